@@ -616,6 +616,16 @@ impl Ledger {
         self.trace_inside(Span::Device, cycles);
     }
 
+    /// The exit that was counted last has emptied tables of whole spaces for this number of
+    /// cycles. They remain part of the exit's time.
+    #[inline]
+    pub fn purged(&mut self, cycles: u64) {
+        // If it took longer, the thread lost its processor.
+        if cycles < INTERRUPTED_BY_HOST && self.detail == Detail::Full {
+            self.accounts.purging[self.last as usize] += cycles;
+        }
+    }
+
     /// Adds work that ends now to the trace.
     fn trace_inside(&mut self, span: Span, cycles: u64) {
         if let Some(tracer) = &mut self.tracer {

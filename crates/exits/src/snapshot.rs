@@ -295,6 +295,10 @@ pub struct Snapshot {
     /// The cycles in `fast_path_call_cycles`, by the same kinds (estimated).
     #[serde(default)]
     pub fast_path_cycles: BTreeMap<String, u64>,
+    /// The part of the exits' cycles in which tables of whole spaces were emptied (measured), by
+    /// the kind of exit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub purging_cycles: BTreeMap<String, u64>,
     /// Loads of CR3: `kept` (the space's translations were kept), `same` (it was the loaded space);
     /// of these two, `inline` (without an exit). `flushed` (the guest wants them dropped), `missed`
     /// (there were none); of these two, `stolen` (the tables were taken from another space, which
@@ -391,6 +395,9 @@ impl Snapshot {
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             fast_path_cycles: (shares.fast_path_calls.iter())
+                .map(|&(kind, cycles)| (kind.name().to_owned(), cycles))
+                .collect(),
+            purging_cycles: (shares.purging.iter())
                 .map(|&(kind, cycles)| (kind.name().to_owned(), cycles))
                 .collect(),
             space_loads: (reading.space_loads.iter())
@@ -601,6 +608,7 @@ pub(crate) mod tests {
                 start_end: 8,
                 own_cost: 9,
                 exits: vec![(ExitKind::Cli, 19_000)],
+                purging: Vec::new(),
             },
             kinds: vec![KindReading {
                 kind: ExitKind::Cli,

@@ -45,6 +45,8 @@ pub struct Accounts {
     pub(super) guest: u64,
     /// Fast-path calls by the kind of exit that each call replaced.
     pub(super) fast_path_calls: [FastPathMemo; ExitKind::ALL.len()],
+    /// Time of purges, by the kind of exit that contained them.
+    pub(super) purging: [u64; ExitKind::ALL.len()],
     pub(super) translating: u64,
     pub(super) devices: u64,
     pub(super) halted: u64,
@@ -72,6 +74,7 @@ impl Default for Accounts {
             kinds: ExitKind::ALL.iter().map(|_| None).collect(),
             guest: 0,
             fast_path_calls: [FastPathMemo::default(); ExitKind::ALL.len()],
+            purging: [0; ExitKind::ALL.len()],
             translating: 0,
             devices: 0,
             halted: 0,
@@ -121,6 +124,7 @@ impl Accounts {
             fast_path_calls: std::array::from_fn(|kind| {
                 self.fast_path_calls[kind].since(&before.fast_path_calls[kind])
             }),
+            purging: std::array::from_fn(|kind| less(self.purging[kind], before.purging[kind])),
             translating: less(self.translating, before.translating),
             devices: less(self.devices, before.devices),
             halted: less(self.halted, before.halted),

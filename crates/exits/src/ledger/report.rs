@@ -33,6 +33,8 @@ pub struct TimeShares {
     pub own_cost: u64,
     /// The time in each kind of exit, without devices and translation (estimated).
     pub exits: Vec<(ExitKind, u64)>,
+    /// The part of `exits` in which tables of whole spaces were emptied (measured).
+    pub purging: Vec<(ExitKind, u64)>,
 }
 
 impl TimeShares {
@@ -140,6 +142,11 @@ impl Accounts {
             exits: ExitKind::ALL
                 .iter()
                 .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))
+                .collect(),
+            purging: ExitKind::ALL
+                .iter()
+                .map(|&kind| (kind, self.purging[kind as usize]))
+                .filter(|purge| purge.1 > 0)
                 .collect(),
         }
     }

@@ -34,6 +34,27 @@ fn ledger() -> Ledger {
 }
 
 #[test]
+fn a_purge_is_part_of_the_exit_that_was_counted_last() {
+    let mut ledger = ledger();
+    ledger.start();
+    ledger.leave_guest();
+    ledger.count(ExitKind::Cr3Load, Place::default());
+    ledger.purged(700);
+    let before = ledger.accounts().clone();
+    ledger.count(ExitKind::Invlpg, Place::default());
+    ledger.purged(300);
+    // No purge takes that long by itself.
+    ledger.purged(INTERRUPTED_BY_HOST);
+    ledger.enter_guest();
+    ledger.stop();
+    let purging = ledger.shares().purging;
+    let parts = [(ExitKind::Cr3Load, 700), (ExitKind::Invlpg, 300)];
+    assert!(purging.len() == 2 && parts.iter().all(|part| purging.contains(part)));
+    let since = ledger.accounts().since(&before);
+    assert_eq!(since.shares().purging, [(ExitKind::Invlpg, 300)]);
+}
+
+#[test]
 fn time_is_told_apart_and_adds_up() {
     let mut ledger = ledger();
     ledger.start();

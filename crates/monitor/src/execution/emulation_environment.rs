@@ -241,7 +241,12 @@ impl Environment for EmulationEnvironment<'_> {
             translations,
             ..
         } = &mut *self.view;
+        let purging = translations.purging_cycles();
         translations.change(loaded, change, self.derived, memory);
+        let purging = translations.purging_cycles() - purging;
+        if purging > 0 {
+            self.platform.ledger.purged(purging);
+        }
     }
 
     fn key_rights_changed(&mut self, state: &CpuState, of_key_0: bool) {

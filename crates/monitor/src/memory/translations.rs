@@ -24,6 +24,7 @@ use crate::memory::shadow_check::ShadowCheck;
 use crate::memory::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices, ShadowCounts};
 use crate::memory::space_switch::{SpaceLoad, SpaceLoads};
 use std::io;
+use tollgate_exits::counter::counter;
 use tollgate_tlb::shadow_windows::WindowCounts;
 use tollgate_tlb::shadow_windows::narrow::page_of;
 use tollgate_tlb::{
@@ -52,6 +53,8 @@ pub struct Translations {
     changed: bool,
     /// How often entries were invalidated or dropped.
     drops: u64,
+    /// Cycles in which tables of whole spaces were emptied.
+    purging: u64,
     /// Whether the entries of the space that was loaded last had been kept.
     was_kept: bool,
     /// Whether an entry was derived from a page that a protection key protects, since everything
@@ -90,6 +93,7 @@ impl Translations {
             links_are_due: false,
             changed: false,
             drops: 0,
+            purging: 0,
             was_kept: false,
             depends_on_keys: false,
             loads: SpaceLoads::default(),
@@ -641,7 +645,13 @@ impl Translations {
         self.was_kept = keeps || matches!(comparison, Comparison::Changed(_));
         let holds = self.was_kept && loaded.is_kept;
         if loaded.number != before {
-            self.drop_all(links, |derived| derived.load(loaded.number, holds));
+            if holds {
+                self.drop_all(links, |derived| derived.load(loaded.number, true));
+            } else {
+                self.purge_timed(|it| {
+                    it.drop_all(links, |derived| derived.load(loaded.number, false));
+                });
+            }
             self.origins.load(loaded.number, holds);
             self.entries.load(loaded.number, holds);
         } else if !holds {
@@ -676,7 +686,7 @@ impl Translations {
                 DoubleInvalidation::EntryCount => false,
             };
             if purges {
-                self.drop_all(links, |derived| derived.purge(number));
+                self.purge_timed(|it| it.drop_all(links, |derived| derived.purge(number)));
                 self.counts.purged += 1;
             }
             match (purges, is_selected) {
@@ -690,16 +700,33 @@ impl Translations {
     }
 
     fn drop_local(&mut self, links: &mut dyn Derived) {
-        self.drop_all(links, |derived| derived.drop_local());
-        self.origins.drop_local();
-        self.entries.drop_local();
+        self.purge_timed(|it| {
+            it.drop_all(links, |derived| derived.drop_local());
+            it.origins.drop_local();
+            it.entries.drop_local();
+        });
     }
 
     fn drop_everything(&mut self, links: &mut dyn Derived) {
-        self.drop_all(links, |derived| derived.drop_everything());
-        self.origins.drop_everything();
-        self.entries.drop_everything();
+        self.purge_timed(|it| {
+            it.drop_all(links, |derived| derived.drop_everything());
+            it.origins.drop_everything();
+            it.entries.drop_everything();
+        });
         self.spaces.forget_others();
+    }
+
+    /// Empties tables of whole spaces, and adds the time that this takes.
+    fn purge_timed(&mut self, purge: impl FnOnce(&mut Self)) {
+        let begun = counter();
+        purge(self);
+        self.purging += counter().wrapping_sub(begun);
+    }
+
+    /// The cycles so far in which tables of whole spaces were emptied: those of the loaded space,
+    /// of others, and of the space that a load takes them from.
+    pub fn purging_cycles(&self) -> u64 {
+        self.purging
     }
 
     /// Drops a page from which an entry was derived.

@@ -468,6 +468,46 @@ fn with_other_tables(space: Space) -> Space {
 }
 
 #[test]
+fn time_for_purges_is_that_of_changes_that_empty_tables_of_whole_spaces() {
+    let mut bench = Bench::new(true);
+    bench.translations.set_choices(ShadowChoices {
+        compares_entries: false,
+        ..ShadowChoices::default()
+    });
+    let (one, two) = (bench.loaded(), other(bench.loaded()));
+    let purges = |bench: &mut Bench, change: &dyn Fn(&mut Bench)| {
+        let before = bench.translations.purging_cycles();
+        change(bench);
+        bench.translations.purging_cycles() > before
+    };
+    assert!(
+        purges(&mut bench, &|bench| bench.load(two, true)),
+        "unknown"
+    );
+    for space in [one, two, one] {
+        assert!(
+            !purges(&mut bench, &|bench| bench.load(space, true)),
+            "kept"
+        );
+    }
+    assert!(purges(&mut bench, &|bench| bench.load(two, false)), "void");
+    let pages = TranslationChange::Pages {
+        space: bench.loaded(),
+        first: LinearAddress(0x1000),
+        last: LinearAddress(0x2fff),
+    };
+    assert!(!purges(&mut bench, &|bench| bench.change(pages)));
+    let space = TranslationChange::Space(bench.loaded());
+    for change in [
+        space,
+        TranslationChange::Spaces,
+        TranslationChange::Everything,
+    ] {
+        assert!(purges(&mut bench, &|bench| bench.change(change)));
+    }
+}
+
+#[test]
 fn a_load_of_cr3_keeps_global_pages() {
     let load = |keeps| {
         move |space| TranslationChange::Load {

@@ -19,10 +19,12 @@ pub struct Accounts {
     pub fills: f64,
     /// Cycles for making entries.
     pub validation: f64,
-    /// Cycles for invalidating pages and spaces, by INVLPG and INVPCID.
+    /// Cycles for invalidating pages, by INVLPG and INVPCID.
     pub invalidation: f64,
-    /// Cycles for loads of spaces, with the invalidations that they demand.
+    /// Cycles for loads of spaces.
     pub switch: f64,
+    /// Cycles for emptying tables of whole spaces, whatever caused it.
+    pub purge: f64,
     /// Tables that lost all of their entries.
     pub purged: f64,
     /// Cycles for finding translated code.
@@ -45,21 +47,31 @@ impl Accounts {
                 .filter_map(|kind| ledger.fast_path_cycles.get(*kind));
             (exits + calls.sum::<u64>()) as f64
         };
-        let (validation, invalidation) = (cycles(&VALIDATING), cycles(&INVALIDATING));
-        let (switch, finding) = (cycles(&SWITCHING), cycles(&FINDING));
+        let purging = |kinds: &[&str]| -> f64 {
+            let parts = kinds
+                .iter()
+                .filter_map(|kind| ledger.purging_cycles.get(*kind));
+            parts.sum::<u64>() as f64
+        };
+        // The time of an exit is estimated and that of its purges measured.
+        let without_purges = |kinds: &[&str]| (cycles(kinds) - purging(kinds)).max(0.0);
+        let (validation, finding) = (cycles(&VALIDATING), cycles(&FINDING));
+        let (invalidation, switch) = (without_purges(&INVALIDATING), without_purges(&SWITCHING));
+        let purge = ledger.purging_cycles.values().sum::<u64>() as f64;
         let monitor = ledger.exit_cycles
             + ledger.fast_path_call_cycles
             + ledger.device_cycles
             + ledger.signal_cycles
             + ledger.start_end_cycles
             + ledger.ledger_cycles;
-        let tables = validation + invalidation + switch;
+        let tables = validation + invalidation + switch + purge;
         let count = |name: &str| sample.timed.values.get(name).copied().unwrap_or(0.0);
         Self {
             fills: fills(sample),
             validation,
             invalidation,
             switch,
+            purge,
             purged: PURGING.map(count).iter().sum(),
             finding,
             rest: (monitor as f64 - tables - finding).max(0.0),
@@ -69,7 +81,7 @@ impl Accounts {
 
     /// Cycles for the maintenance of tables.
     pub fn maintenance(&self) -> f64 {
-        self.validation + self.invalidation + self.switch
+        self.validation + self.invalidation + self.switch + self.purge
     }
 
     /// The cycles of what the study's monitor did too: all but finding code.
@@ -154,6 +166,7 @@ mod tests {
         ledger.fast_path_call_cycles = 500;
         ledger.fast_paths = [("tlb-miss-write".into(), 5), ("msr".into(), 7)].into();
         ledger.fast_path_cycles = [("tlb-miss-write".into(), 300), ("msr".into(), 200)].into();
+        ledger.purging_cycles = [("cr3-load".into(), 150), ("port-in".into(), 20)].into();
         ledger.device_cycles = 70;
         ledger.guest_cycles = 8_000;
         sample.timed.values.insert("purged".into(), 3.0);
@@ -166,8 +179,9 @@ mod tests {
         let accounts = Accounts::of(&sample());
         assert_eq!(accounts.fills, 15.0);
         assert_eq!(accounts.validation, 1_300.0);
-        assert_eq!((accounts.switch, accounts.invalidation), (400.0, 100.0));
-        assert_eq!(accounts.rest, 320.0);
+        assert_eq!((accounts.switch, accounts.invalidation), (250.0, 100.0));
+        assert_eq!(accounts.purge, 170.0);
+        assert_eq!(accounts.rest, 300.0);
         assert_eq!(accounts.comparable(), 1_550.0 + 500.0 + 70.0);
         assert_eq!(accounts.monitor(), accounts.comparable() + 600.0);
         assert_eq!(accounts.all(), accounts.monitor() + 8_000.0);

@@ -66,6 +66,7 @@ fn parts(cell: &CellResult) -> Section {
             share(&|it| it.refill(least)),
             share(&|it| it.invalidation),
             share(&|it| it.switch),
+            share(&|it| it.purge),
             count(&|it| it.purged),
             share(&|it| it.finding),
             share(&|it| it.rest),
@@ -85,6 +86,7 @@ fn parts(cell: &CellResult) -> Section {
             "refill",
             "invalidation",
             "switch",
+            "purge",
             "purges",
             "finding code",
             "rest",
@@ -94,8 +96,9 @@ fn parts(cell: &CellResult) -> Section {
         rows: cell.arms().iter().map(row).collect(),
         notes: vec![
             "validation: making entries, as often as the arm that made the fewest; refill: those beyond. \
-             invalidation: INVLPG and INVPCID. switch: loads of CR3, with what they invalidate. purges: \
-             tables that lost all of their entries, whose time is in invalidation and switch. finding \
+             invalidation: INVLPG and INVPCID. switch: loads of CR3. purge: emptying the tables of whole \
+             spaces, for an invalidation, for a load that keeps nothing, or to make room for another space; \
+             purges: the number of these tables. finding \
              code: exits for targets of branches in translated code, which the study's monitor did not \
              have. Translation of code is left out, because each change of a knob causes some."
                 .into(),
