@@ -1,7 +1,5 @@
 //! `tollgate cost`: measures what exits cost, and writes tables, files and plots of it.
 
-mod watcher;
-
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -14,14 +12,15 @@ use tollgate_lab::cost::{
     self, CostError, GuestMode, Options, Report, comparison, overhead, samples_csv, summary_csv,
     to_json,
 };
+use tollgate_lab::experiment::Stop;
 use tollgate_plots::PlotFormat;
 
 use crate::failure::Failure;
 use crate::files;
-use crate::signals::Signals;
+use crate::interruption::Interruption;
+use crate::lab::Progress;
 use crate::standard_output::print;
 use crate::{columns, doctor, exit_code};
-use watcher::Watcher;
 
 /// The arguments of `tollgate cost`.
 #[derive(Args, Debug)]
@@ -161,25 +160,69 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         }
     }
     doctor::required_floor().map_err(Failure::host)?;
-    let signals = Signals::block()
-        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
-    let mut watcher = Watcher::new(signals);
-    if arguments.ledger_overhead {
-        let pairs = if arguments.quick { QUICK_PAIRS } else { PAIRS };
-        let results = overhead::run(pairs, &mut watcher);
-        watcher.clear();
-        print(&overhead::table(&results.map_err(failure)?))?;
-        return Ok(watcher.exit_code());
+    let stop = Stop::new();
+    let interruption = Interruption::of(&stop)?;
+    let measured = if arguments.ledger_overhead {
+        measure_ledger(arguments, &stop)
+    } else if !arguments.with.is_empty() {
+        compare(arguments, plot, &stop)
+    } else if arguments.system_calls {
+        price_system_calls(arguments, plot, &stop)
+    } else {
+        price_exits(arguments, plot, &stop)
+    };
+    match measured {
+        Err(Ended::Failed(failure)) => Err(failure),
+        // What was interrupted at its start has nothing to show.
+        Ok(()) | Err(Ended::Interrupted) => {
+            Ok(interruption.exit_code().unwrap_or(exit_code::SUCCESS))
+        }
     }
-    if !arguments.with.is_empty() {
-        return compare(arguments, plot, watcher);
+}
+
+/// Why a measurement has ended without all of its results.
+enum Ended {
+    Interrupted,
+    Failed(Failure),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
-    if arguments.system_calls {
-        return price_system_calls(arguments, plot, watcher);
+}
+
+impl From<CostError> for Ended {
+    fn from(error: CostError) -> Self {
+        Self::Failed(match error {
+            CostError::Interrupted => return Self::Interrupted,
+            CostError::UnknownKind(_) | CostError::NothingChosen => {
+                Failure::usage(error.to_string())
+            }
+            CostError::Host(_) | CostError::WorkNotDone(_) => Failure::host(error.to_string()),
+        })
     }
-    let report = cost::run(&options(arguments), &mut watcher);
-    watcher.clear();
-    let report = report.map_err(failure)?;
+}
+
+/// Measures the cost of the ledger itself.
+fn measure_ledger(arguments: &CostArguments, stop: &Stop) -> Result<(), Ended> {
+    let pairs = if arguments.quick { QUICK_PAIRS } else { PAIRS };
+    let mut progress = Progress::new();
+    let results = overhead::run(pairs, stop, &mut progress);
+    progress.clear();
+    Ok(print(&overhead::table(&results?))?)
+}
+
+/// Prices each kind of exit in Tollgate.
+fn price_exits(
+    arguments: &CostArguments,
+    plot: Option<(PlotFormat, &Path)>,
+    stop: &Stop,
+) -> Result<(), Ended> {
+    let mut progress = Progress::new();
+    let report = cost::run(&options(arguments), stop, &mut progress);
+    progress.clear();
+    let report = report?;
     let shown = match arguments.full {
         true => print(&cost::table(&report)),
         false => {
@@ -190,16 +233,15 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
     };
     // The results go to their files even if the measurement was stopped.
     write_files(arguments, plot, &report)?;
-    shown?;
-    Ok(watcher.exit_code())
+    Ok(shown?)
 }
 
 /// Runs the same guest in other machines too.
 fn compare(
     arguments: &CostArguments,
     plot: Option<(PlotFormat, &Path)>,
-    mut watcher: Watcher,
-) -> Result<u8, Failure> {
+    stop: &Stop,
+) -> Result<(), Ended> {
     let is_asked_for = |machine: &OtherMachine| {
         // What the host itself takes is always shown.
         let is_native = *machine == OtherMachine::Native;
@@ -209,9 +251,10 @@ fn compare(
         options: options(arguments),
         machines: OtherMachine::ALL.into_iter().filter(is_asked_for).collect(),
     };
-    let compared = comparison::run(&request, &mut watcher);
-    watcher.clear();
-    let compared = compared.map_err(failure)?;
+    let mut progress = Progress::new();
+    let compared = comparison::run(&request, stop, &mut progress);
+    progress.clear();
+    let compared = compared?;
     let shown = print(&comparison::table(&compared));
     let texts: [Text<Comparison>; 3] = [
         ("--csv", &arguments.csv, comparison::summary_csv),
@@ -227,19 +270,19 @@ fn compare(
         comparison::write_plot(&compared, path, format)
             .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
     }
-    shown?;
-    Ok(watcher.exit_code())
+    Ok(shown?)
 }
 
 /// Prices the hypercall by two system calls of Linux guests.
 fn price_system_calls(
     arguments: &CostArguments,
     plot: Option<(PlotFormat, &Path)>,
-    mut watcher: Watcher,
-) -> Result<u8, Failure> {
-    let results = system_calls::run(&options(arguments), &mut watcher);
-    watcher.clear();
-    let results = results.map_err(failure)?;
+    stop: &Stop,
+) -> Result<(), Ended> {
+    let mut progress = Progress::new();
+    let results = system_calls::run(&options(arguments), stop, &mut progress);
+    progress.clear();
+    let results = results?;
     let shown = print(&system_calls::table(&results));
     let texts: [Text<SystemCalls>; 3] = [
         ("--csv", &arguments.csv, system_calls::summary_csv),
@@ -255,8 +298,7 @@ fn price_system_calls(
         system_calls::write_plot(&results, path, format)
             .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
     }
-    shown?;
-    Ok(watcher.exit_code())
+    Ok(shown?)
 }
 
 fn options(arguments: &CostArguments) -> Options {
@@ -276,13 +318,6 @@ fn options(arguments: &CostArguments) -> Options {
             .collect(),
         processor: arguments.cpu,
         ..defaults
-    }
-}
-
-fn failure(error: CostError) -> Failure {
-    match error {
-        CostError::UnknownKind(_) | CostError::NothingChosen => Failure::usage(error.to_string()),
-        CostError::Host(_) | CostError::WorkNotDone(_) => Failure::host(error.to_string()),
     }
 }
 

@@ -31,6 +31,7 @@ mod fw_cfg;
 mod help_text;
 mod host;
 mod image;
+mod interruption;
 mod keyboard;
 mod lab;
 mod lost_output;

@@ -4,12 +4,13 @@ use super::image::{Command, GuestMode, Loops, MOST_SAMPLES};
 use super::kinds::{self, Batch, Kind};
 use super::outcome::Outcome;
 use super::reading::Reading;
-use super::{BatchContents, BatchResult, CostError, Observer, Options, Row};
+use super::{BatchContents, BatchResult, CostError, Options, Row};
+use crate::experiment::Stop;
 use crate::statistics::{Summary, distribution, median};
 
 /// Kinds that take microseconds get the samples and repetitions divided by this.
 const SLOW_DIVISOR: usize = 10;
-/// Number of values of one command: few enough that an interruption is noticed soon.
+/// Number of values of one command.
 const CHUNK: usize = 2048;
 /// Number of values of one command for kinds that take microseconds or wait.
 const SLOW_CHUNK: usize = 256;
@@ -25,7 +26,7 @@ pub(super) trait Machine {
     ///
     /// # Errors
     ///
-    /// The guest ended unexpectedly, or reports fewer repetitions than requested.
+    /// The guest ended unexpectedly, reports fewer repetitions than requested, or was stopped.
     fn run(&mut self, what: &str, command: Command) -> Result<Outcome, CostError>;
 
     /// The frequency of the guest's time-stamp counter in kHz.
@@ -44,6 +45,7 @@ pub(super) struct Bench<'a, M> {
     guest: M,
     mode: GuestMode,
     options: &'a Options,
+    stop: &'a Stop,
     baseline: &'a Loops,
     invlpg: Option<&'a Loops>,
     /// The values of the empty loop for the row that was measured last.
@@ -53,7 +55,7 @@ pub(super) struct Bench<'a, M> {
 impl<'a, M: Machine> Bench<'a, M> {
     pub(super) fn new(
         guest: M,
-        options: &'a Options,
+        (options, stop): (&'a Options, &'a Stop),
         table: &'a [Loops],
         mode: GuestMode,
     ) -> Result<Self, CostError> {
@@ -61,6 +63,7 @@ impl<'a, M: Machine> Bench<'a, M> {
             guest,
             mode,
             options,
+            stop,
             baseline: find(table, kinds::BASELINE, mode).ok_or_else(|| {
                 CostError::WorkNotDone(format!("no empty loop for mode {}", mode.name()))
             })?,
@@ -74,23 +77,28 @@ impl<'a, M: Machine> Bench<'a, M> {
         self.guest.tsc_khz()
     }
 
-    /// Measures one kind; `None` if interrupted.
+    /// Runs a command, unless the experiment should stop.
+    fn command(&mut self, what: &str, command: Command) -> Result<Outcome, CostError> {
+        match self.stop.is_requested() {
+            true => Err(CostError::Interrupted),
+            false => self.guest.run(what, command),
+        }
+    }
+
+    /// Measures one kind.
     pub(super) fn row(
         &mut self,
         kind: &Kind,
         loops: &Loops,
         pinned: bool,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<Row>, CostError> {
+    ) -> Result<Row, CostError> {
         let mut reading = Reading::new(kind, self.mode);
-        let Some((raw, baseline)) = self.singles(kind, loops, &mut reading, observer)? else {
-            return Ok(None);
-        };
+        let (raw, baseline) = self.singles(kind, loops, &mut reading)?;
         let values = self.net(kind, raw, baseline);
         let Some(single) = Summary::of(&values) else {
             return Err(CostError::WorkNotDone(format!("{}: no values", kind.name)));
         };
-        Ok(Some(Row {
+        Ok(Row {
             kind: kind.name.to_owned(),
             what: kind.what.to_owned(),
             mode: self.mode,
@@ -101,7 +109,7 @@ impl<'a, M: Machine> Bench<'a, M> {
             exits_each: reading.exits_each(),
             counts: reading.counts(),
             distribution: distribution(&values),
-        }))
+        })
     }
 
     /// Times single events, in turns with the empty loop. Returns the values, and the median of the
@@ -111,8 +119,7 @@ impl<'a, M: Machine> Bench<'a, M> {
         kind: &Kind,
         loops: &Loops,
         reading: &mut Reading,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<(Vec<u64>, u64)>, CostError> {
+    ) -> Result<(Vec<u64>, u64), CostError> {
         let (wanted, chunk) = if kind.is_slow {
             (self.options.samples.div_ceil(SLOW_DIVISOR), SLOW_CHUNK)
         } else {
@@ -127,25 +134,20 @@ impl<'a, M: Machine> Bench<'a, M> {
             ticks: TIMER_TICKS,
         };
         for entry in [loops.single, self.baseline.single] {
-            self.guest.run(&what, single(entry, WARM_UP as usize))?;
+            self.command(&what, single(entry, WARM_UP as usize))?;
         }
         let (mut values, mut empty) = (Vec::with_capacity(wanted), Vec::new());
         while values.len() < wanted {
-            if observer.is_interrupted() {
-                return Ok(None);
-            }
             let count = chunk.min(wanted - values.len());
-            let outcome = self
-                .guest
-                .run(kinds::BASELINE, single(self.baseline.single, count))?;
-            empty.extend(outcome.values);
-            let outcome = self.guest.run(&what, single(loops.single, count))?;
+            let nothing = single(self.baseline.single, count);
+            empty.extend(self.command(kinds::BASELINE, nothing)?.values);
+            let outcome = self.command(&what, single(loops.single, count))?;
             reading.check(&outcome, count as u64, &what)?;
             values.extend(outcome.values);
         }
         let baseline = median(&empty).unwrap_or(0);
         self.no_op = empty;
-        Ok(Some((values, baseline)))
+        Ok((values, baseline))
     }
 
     /// The values without the time of the empty loop and, for deadlines, of the wait.
@@ -182,15 +184,13 @@ impl<'a, M: Machine> Bench<'a, M> {
             ticks: TIMER_TICKS,
         };
         for entry in [loops.batch, subtracted.batch] {
-            self.guest.run(&what, command(entry, WARM_UP))?;
+            self.command(&what, command(entry, WARM_UP))?;
         }
         let (mut values, mut empty) = (Vec::new(), Vec::new());
         for _ in 0..batches {
-            let outcome = self
-                .guest
-                .run(&subtracted.name, command(subtracted.batch, repeat))?;
-            empty.extend(outcome.values);
-            let outcome = self.guest.run(&what, command(loops.batch, repeat))?;
+            let nothing = command(subtracted.batch, repeat);
+            empty.extend(self.command(&subtracted.name, nothing)?.values);
+            let outcome = self.command(&what, command(loops.batch, repeat))?;
             reading.check(&outcome, u64::from(repeat), &what)?;
             values.extend(outcome.values);
         }

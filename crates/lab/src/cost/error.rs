@@ -14,6 +14,8 @@ pub enum CostError {
     NothingChosen,
     /// The guest did not do its work, or the ledger's counts differ from it.
     WorkNotDone(String),
+    /// It was stopped before it had a result.
+    Interrupted,
 }
 
 impl fmt::Display for CostError {
@@ -33,6 +35,7 @@ impl fmt::Display for CostError {
             Self::WorkNotDone(why) => {
                 write!(formatter, "no result: the guest did not do its work: {why}")
             }
+            Self::Interrupted => formatter.write_str("interrupted"),
         }
     }
 }

@@ -7,11 +7,13 @@ use super::image::{
 };
 use super::outcome::{Counted, Outcome};
 use super::{CostError, ide, virtio};
+use crate::experiment::Stop;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
+use tollgate_machine::vm_handle::{VmCommands, VmHandle};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::StopRequest;
@@ -25,15 +27,20 @@ pub struct Guest {
     pc: Pc,
     vcpu: Vcpu,
     mode: GuestMode,
+    /// Through this handle a request to stop reaches the machine while it runs.
+    handle: VmHandle,
+    commands: VmCommands,
+    stop: Stop,
 }
 
 impl Guest {
-    /// Builds a machine, and waits until the guest is in `mode`.
+    /// Builds a machine, and waits until the guest is in `mode`. From then on a request for `stop`
+    /// ends the machine, whatever its guest does.
     ///
     /// # Errors
     ///
-    /// The host refuses resources, or the guest does not reach the mode.
-    pub fn start(mode: GuestMode) -> Result<Self, CostError> {
+    /// The host refuses resources, the guest does not reach the mode, or it was stopped before.
+    pub fn start(mode: GuestMode, stop: &Stop) -> Result<Self, CostError> {
         let refused = |error: io::Error| CostError::Host(error.to_string());
         let mut memory =
             GuestMemory::new(MEMORY).map_err(|error| CostError::Host(error.to_string()))?;
@@ -54,12 +61,24 @@ impl Guest {
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
         // With this setting, sensitive instructions are exits whose cost can be measured.
         vcpu.change_settings(|settings| settings.virtual_interrupts = config.virtual_interrupts);
+        let handle = VmHandle::new();
+        let commands = handle.commands();
+        pc.connect(Box::new(handle.commands()));
         let (kick, news) = (vcpu.kick(), pc.news());
-        pc.set_kick(Some(Arc::new(move || {
+        let kick: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             news.store(true, Ordering::Release);
             kick.kick();
-        })));
-        let mut guest = Self { pc, vcpu, mode };
+        });
+        commands.install_kick(Arc::clone(&kick));
+        pc.set_kick(Some(kick));
+        let mut guest = Self {
+            pc,
+            vcpu,
+            mode,
+            handle,
+            commands,
+            stop: stop.clone(),
+        };
         guest.run_until_ready("the guest's start")?;
         Ok(guest)
     }
@@ -69,8 +88,24 @@ impl Guest {
         &mut self.vcpu
     }
 
+    /// Runs guest code until the processor stops; `None` if the experiment should stop.
+    fn run_processor(&mut self) -> Option<VcpuStop> {
+        while !self.stop.is_requested() {
+            match self.vcpu.run(&mut self.pc) {
+                // The request itself says more than the command that it has queued.
+                VcpuStop::Requested(StopRequest::Attention) => drop(self.commands.take()),
+                stopped => return Some(stopped),
+            }
+        }
+        None
+    }
+
     fn run_until_ready(&mut self, what: &str) -> Result<(), CostError> {
-        let why = match self.vcpu.run(&mut self.pc) {
+        let (stop, handle) = (self.stop.clone(), self.handle.clone());
+        let Some(stopped) = stop.while_running(&handle, || self.run_processor()) else {
+            return Err(CostError::Interrupted);
+        };
+        let why = match stopped {
             VcpuStop::Requested(StopRequest::DebugExit(READY)) => return Ok(()),
             VcpuStop::Requested(StopRequest::DebugExit(_)) => {
                 let memory = self.vcpu.memory_mut();
@@ -139,5 +174,41 @@ impl Machine for Guest {
                 fast_paths,
             }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Where the test puts code of its own.
+    const CODE: u64 = 0x15_0000;
+
+    #[test]
+    fn a_stop_ends_a_loop_that_never_ends() {
+        let stop = Stop::new();
+        let mut guest = Guest::start(GuestMode::Protected, &stop).unwrap();
+        // inc dword ptr [COMMAND_DONE]; jmp to it
+        let done = (COMMAND_DONE as u32).to_le_bytes();
+        let code = [&[0xff, 0x05][..], &done, &[0xeb, 0xf8]].concat();
+        let memory = guest.vcpu.memory_mut();
+        memory.write(PhysicalAddress(CODE), &code);
+        let request = stop.clone();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            request.request();
+        });
+        let command = Command {
+            entry: CODE as u32,
+            count: 1,
+            repeat: 1,
+            ticks: 0,
+        };
+        let ended = guest.run("a loop", command);
+        other.join().unwrap();
+        assert_eq!(ended.err(), Some(CostError::Interrupted));
+        let none = Guest::start(GuestMode::Real, &stop);
+        assert_eq!(none.err(), Some(CostError::Interrupted));
     }
 }

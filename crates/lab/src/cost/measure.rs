@@ -5,7 +5,8 @@ use super::guest::Guest;
 use super::image::{self, GuestMode, Loops};
 use super::kinds::{KINDS, Kind};
 use super::pinning::Pinning;
-use super::{CostError, Observer, Options, Report};
+use super::{CostError, Options, Report};
+use crate::experiment::{Observer, Stop};
 use crate::statistics::{clock_step, distribution};
 use tollgate_host_facts::processors::HostDescription;
 
@@ -13,9 +14,34 @@ use tollgate_host_facts::processors::HostDescription;
 ///
 /// # Errors
 ///
-/// An unknown kind, a host that refuses resources, or a guest that did not do its work. An
-/// interruption is not an error: the report then says that it is not complete.
-pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, CostError> {
+/// An unknown kind, a host that refuses resources, or a guest that did not do its work; or `stop`
+/// was requested before there was a row. A later interruption is not an error: the report then says
+/// that it is not complete.
+pub fn run(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Report, CostError> {
+    let mut report = None;
+    let ended = fill(&mut report, options, stop, observer);
+    match (ended, report) {
+        (Ok(()), Some(report)) => Ok(Report {
+            is_complete: true,
+            ..report
+        }),
+        (Ok(()), None) => Err(CostError::NothingChosen),
+        (Err(CostError::Interrupted), Some(report)) => Ok(report),
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Adds rows to the report, which begins with the first machine.
+fn fill(
+    report: &mut Option<Report>,
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<(), CostError> {
     for name in &options.kinds {
         if !KINDS.iter().any(|kind| kind.name == name) {
             return Err(CostError::UnknownKind(name.clone()));
@@ -34,7 +60,6 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
         .map(|&(_, mode)| chosen(options, &table, mode).len())
         .sum();
 
-    let mut report: Option<Report> = None;
     let mut done = 0;
     for (is_pinned, mode) in passes {
         let kinds = chosen(options, &table, mode);
@@ -42,7 +67,8 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
             continue;
         }
         pinning.apply(is_pinned)?;
-        let mut bench = Bench::new(Guest::start(mode)?, options, &table, mode)?;
+        let guest = Guest::start(mode, stop)?;
+        let mut bench = Bench::new(guest, (options, stop), &table, mode)?;
         let report = report.get_or_insert_with(|| Report {
             // The host must be described before the thread is pinned, which leaves one processor.
             host: HostDescription {
@@ -55,28 +81,20 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
             rows: Vec::new(),
         });
         for (kind, loops) in kinds {
-            if observer.is_interrupted() {
-                return Ok(report.clone());
-            }
             let place = if is_pinned { "pinned" } else { "unpinned" };
             observer.progress(
                 done,
                 total,
                 &format!("{} ({}, {place})", kind.name, mode.name()),
             );
-            match bench.row(kind, loops, is_pinned, observer)? {
-                Some(row) => report.rows.push(row),
-                None => return Ok(report.clone()),
-            }
+            report.rows.push(bench.row(kind, loops, is_pinned)?);
             if report.tsc_step == 0 {
                 report.tsc_step = clock_step(&distribution(&bench.no_op));
             }
             done += 1;
         }
     }
-    let mut report = report.ok_or(CostError::NothingChosen)?;
-    report.is_complete = true;
-    Ok(report)
+    Ok(())
 }
 
 fn chosen<'a>(

@@ -37,7 +37,7 @@ pub use error::CostError;
 pub use export::{from_json, samples_csv, summary_csv, to_json};
 pub use image::{GuestMode, table as guest_table};
 pub use measure::run;
-pub use options::{Observer, Options};
+pub use options::Options;
 pub use plot::write_plot;
 pub use report::{BatchContents, BatchResult, CheckedCount, Report, Row};
 pub use summary::summary;

@@ -1,4 +1,4 @@
-//! What `tollgate cost` measures, and the observer to which it reports its progress.
+//! What `tollgate cost` measures.
 
 use super::image::GuestMode;
 
@@ -46,13 +46,4 @@ impl Options {
             ..Self::default()
         }
     }
-}
-
-/// Receives the progress of an experiment, and can stop it.
-pub trait Observer {
-    /// Reports that `done` of `total` rows are complete, and that `next` starts now.
-    fn progress(&mut self, done: usize, total: usize, next: &str);
-
-    /// Whether the experiment should stop; finished rows are kept.
-    fn is_interrupted(&mut self) -> bool;
 }

@@ -2,11 +2,12 @@
 //! in one run. The time is the processor time of the thread, so that other programs on a busy host
 //! matter less.
 
-use super::bench::Machine;
+use super::bench::{Machine, find};
 use super::guest::Guest;
-use super::image::{self, Command};
+use super::image::{self, Command, Loops};
 use super::kinds::INTERPRETER;
-use super::{CostError, GuestMode, Observer};
+use super::{CostError, GuestMode};
+use crate::experiment::{Observer, Stop};
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -70,55 +71,69 @@ impl Comparison {
     }
 }
 
-/// Runs every loop `pairs` times with each setting, in turns.
+/// Runs every loop `pairs` times with each setting, in turns. A loop that `stop` has interrupted is
+/// left out.
 ///
 /// # Errors
 ///
 /// The host refuses resources, or a guest does not do its work.
-pub fn run(pairs: usize, observer: &mut dyn Observer) -> Result<Vec<Comparison>, CostError> {
+pub fn run(
+    pairs: usize,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Vec<Comparison>, CostError> {
     let table = image::table();
     let mut results = Vec::new();
-    for (index, (name, what, mode)) in WORKLOADS.into_iter().enumerate() {
-        observer.progress(index, WORKLOADS.len(), name);
-        let loops = table
-            .iter()
-            .find(|line| line.name == name && line.runs_in(mode))
-            .ok_or_else(|| CostError::WorkNotDone(format!("the guest has no loop {name}")))?;
-        let mut guest = Guest::start(mode)?;
-        let timed = |guest: &mut Guest, detail, repeat: u32| -> Result<f64, CostError> {
-            guest.vcpu_mut().set_ledger_detail(detail);
-            let command = Command {
-                entry: loops.batch,
-                count: 1,
-                repeat,
-                ticks: 0,
-            };
-            let before = thread_time();
-            guest.run(name, command)?;
-            let nanoseconds = thread_time().saturating_sub(before) as f64;
-            let cycles = nanoseconds * guest.tsc_khz() as f64 / 1e6;
-            Ok(cycles / f64::from(repeat))
-        };
-        timed(&mut guest, Detail::Full, FIRST_REPEAT)?;
-        let each = timed(&mut guest, Detail::Full, FIRST_REPEAT)?.max(1.0);
-        let repeat = (CYCLES_PER_RUN as f64 / each).clamp(1.0, 1e8) as u32;
-        let mut result = Comparison {
-            workload: name.to_owned(),
-            what: what.to_owned(),
-            full: Vec::new(),
-            counts_only: Vec::new(),
-        };
-        for _ in 0..pairs {
-            if observer.is_interrupted() {
-                return Ok(results);
-            }
-            result.full.push(timed(&mut guest, Detail::Full, repeat)?);
-            let counts_only = timed(&mut guest, Detail::CountsOnly, repeat)?;
-            result.counts_only.push(counts_only);
+    for (index, workload) in WORKLOADS.into_iter().enumerate() {
+        observer.progress(index, WORKLOADS.len(), workload.0);
+        match compare(workload, &table, pairs, stop) {
+            Ok(result) => results.push(result),
+            Err(CostError::Interrupted) => break,
+            Err(error) => return Err(error),
         }
-        results.push(result);
     }
     Ok(results)
+}
+
+/// Runs one loop.
+fn compare(
+    (name, what, mode): (&str, &str, GuestMode),
+    table: &[Loops],
+    pairs: usize,
+    stop: &Stop,
+) -> Result<Comparison, CostError> {
+    let loops = find(table, name, mode)
+        .ok_or_else(|| CostError::WorkNotDone(format!("the guest has no loop {name}")))?;
+    let mut guest = Guest::start(mode, stop)?;
+    let timed = |guest: &mut Guest, detail, repeat: u32| -> Result<f64, CostError> {
+        guest.vcpu_mut().set_ledger_detail(detail);
+        let command = Command {
+            entry: loops.batch,
+            count: 1,
+            repeat,
+            ticks: 0,
+        };
+        let before = thread_time();
+        guest.run(name, command)?;
+        let nanoseconds = thread_time().saturating_sub(before) as f64;
+        let cycles = nanoseconds * guest.tsc_khz() as f64 / 1e6;
+        Ok(cycles / f64::from(repeat))
+    };
+    timed(&mut guest, Detail::Full, FIRST_REPEAT)?;
+    let each = timed(&mut guest, Detail::Full, FIRST_REPEAT)?.max(1.0);
+    let repeat = (CYCLES_PER_RUN as f64 / each).clamp(1.0, 1e8) as u32;
+    let mut result = Comparison {
+        workload: name.to_owned(),
+        what: what.to_owned(),
+        full: Vec::new(),
+        counts_only: Vec::new(),
+    };
+    for _ in 0..pairs {
+        result.full.push(timed(&mut guest, Detail::Full, repeat)?);
+        let counts_only = timed(&mut guest, Detail::CountsOnly, repeat)?;
+        result.counts_only.push(counts_only);
+    }
+    Ok(result)
 }
 
 /// The comparisons as a table for people, with every repetition.

@@ -11,6 +11,7 @@ use super::image::{
     MEMORY, READY, SAMPLES, TURN, image_with_vmmcall,
 };
 use super::outcome::Outcome;
+use crate::experiment::Stop;
 use std::arch::x86_64::__cpuid;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -90,6 +91,7 @@ pub struct QemuGuest {
     memory: File,
     mode: GuestMode,
     tsc_khz: u64,
+    stop: Stop,
     /// The model of processor.
     pub model: &'static str,
 }
@@ -116,17 +118,18 @@ impl QemuGuest {
     ///
     /// # Errors
     ///
-    /// QEMU cannot be started, ends, or its guest does not reach the mode.
+    /// QEMU cannot be started, ends, or its guest does not reach the mode; or `stop` was requested.
     pub fn start(
         accelerator: Accelerator,
         mode: GuestMode,
         tsc_khz: u64,
+        stop: &Stop,
     ) -> Result<Self, CostError> {
         let mut failed = None;
         for model in accelerator.models() {
-            match Self::start_model(accelerator, model, mode, tsc_khz) {
-                Ok(guest) => return Ok(guest),
-                Err(error) => failed = Some(error),
+            match Self::start_model(accelerator, model, mode, tsc_khz, stop) {
+                Err(error) if error != CostError::Interrupted => failed = Some(error),
+                started => return started,
             }
         }
         Err(failed.unwrap_or(CostError::NothingChosen))
@@ -137,6 +140,7 @@ impl QemuGuest {
         model: &'static str,
         mode: GuestMode,
         tsc_khz: u64,
+        stop: &Stop,
     ) -> Result<Self, CostError> {
         let refused = |error: std::io::Error| CostError::Host(format!("a file for QEMU: {error}"));
         let (memory, rom) = (memory(mode).map_err(refused)?, rom().map_err(refused)?);
@@ -160,6 +164,7 @@ impl QemuGuest {
             memory,
             mode,
             tsc_khz,
+            stop: stop.clone(),
             model,
         };
         guest.wait("the guest's start")?;
@@ -184,6 +189,9 @@ impl QemuGuest {
     fn wait(&mut self, what: &str) -> Result<(), CostError> {
         let start = Instant::now();
         loop {
+            if self.stop.is_requested() {
+                return Err(CostError::Interrupted);
+            }
             let why = match self.word(TURN) {
                 0 => match self.child.try_wait() {
                     Ok(Some(status)) => format!("QEMU has ended, {status}{}", self.last_words()),

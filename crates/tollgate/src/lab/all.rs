@@ -1,6 +1,5 @@
 //! `tollgate lab all`: all studies one after the other into one folder, and one report of them.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tollgate_lab::cost::{self, CostError};
@@ -13,9 +12,9 @@ use super::arguments::options;
 use super::cost_parts::{Measured, PARTS, Part};
 use super::folder::{Earlier, Folder};
 use super::progress::{Progress, Whole};
-use super::{report, watch};
+use super::report;
 use crate::failure::{Failure, say};
-use crate::signals::Signals;
+use crate::interruption::Interruption;
 use crate::standard_output::print;
 use crate::{doctor, exit_code};
 
@@ -28,11 +27,8 @@ pub fn run(arguments: &AllArguments) -> Result<u8, Failure> {
     let earlier = arguments.compare.as_deref().map(report::earlier);
     let earlier = earlier.transpose()?;
     doctor::required_floor().map_err(Failure::host)?;
-    let signals = Signals::block()
-        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let stop = Stop::new();
-    let signal = watch(signals, stop.clone())
-        .map_err(|error| Failure::host(format!("cannot start a thread: {error}")))?;
+    let interruption = Interruption::of(&stop)?;
     let all = All {
         arguments,
         folder: &folder,
@@ -50,10 +46,10 @@ pub fn run(arguments: &AllArguments) -> Result<u8, Failure> {
             "some samples are missing, for the reasons in the report; to measure them: tollgate lab all --output '{path}' --resume"
         ));
     }
-    match (signal.load(Ordering::SeqCst), ended.failures.first()) {
-        (0, None) => Ok(exit_code::SUCCESS),
-        (0, Some(failure)) => Err(Failure::host(failure.clone())),
-        (signal, _) => Ok(exit_code::for_signal(signal)),
+    match (interruption.exit_code(), ended.failures.first()) {
+        (None, None) => Ok(exit_code::SUCCESS),
+        (None, Some(failure)) => Err(Failure::host(failure.clone())),
+        (Some(code), _) => Ok(code),
     }
 }
 
@@ -239,16 +235,13 @@ impl All<'_> {
                 continue;
             }
             let mut progress = Progress::of(whole);
-            let mut watched = Watched {
-                progress: &mut progress,
-                stop: self.stop,
-            };
-            let measured = (part.run)(&options, &mut watched);
+            let measured = (part.run)(&options, self.stop, &mut progress);
             progress.clear();
             match measured {
                 // Only the first part says in its results that it was interrupted.
                 Ok(_) if self.stop.is_requested() && part.name != COST => break,
                 Ok(measured) => keep(folder, part, measured)?,
+                Err(CostError::Interrupted) => break,
                 Err(error) => {
                     let text = format!("not run: {error}\n");
                     folder.replace(&folder.file(part.name, "txt"), text.as_bytes())?;
@@ -278,20 +271,4 @@ fn keep(folder: &Folder, part: &Part, measured: Measured) -> Result<(), Failure>
         folder.replace(&folder.file(part.name, ending), text.as_bytes())?;
     }
     Ok(())
-}
-
-/// Shows the progress of `tollgate cost`, and ends it on a signal.
-struct Watched<'a, 'b> {
-    progress: &'a mut Progress<'b>,
-    stop: &'a Stop,
-}
-
-impl cost::Observer for Watched<'_, '_> {
-    fn progress(&mut self, done: usize, total: usize, next: &str) {
-        experiment::Observer::progress(self.progress, done, total, next);
-    }
-
-    fn is_interrupted(&mut self) -> bool {
-        self.stop.is_requested()
-    }
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use tollgate_lab::cost::comparison::{self, OtherMachine, Request};
-use tollgate_lab::cost::{self, CostError, Observer, Options, system_calls};
+use tollgate_lab::cost::{self, CostError, Options, system_calls};
+use tollgate_lab::experiment::{Observer, Stop};
 use tollgate_lab::report::COST;
 use tollgate_plots::{PlotError, PlotFormat};
 
@@ -14,7 +15,7 @@ pub struct Part {
     /// What it measures.
     pub title: &'static str,
     /// The function that measures this part.
-    pub run: fn(&Options, &mut dyn Observer) -> Result<Measured, CostError>,
+    pub run: fn(&Options, &Stop, &mut dyn Observer) -> Result<Measured, CostError>,
 }
 
 /// Draws a plot into a file.
@@ -49,8 +50,12 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
-fn exits(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
-    let report = cost::run(options, observer)?;
+fn exits(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Measured, CostError> {
+    let report = cost::run(options, stop, observer)?;
     Ok(Measured {
         texts: vec![
             ("csv", cost::summary_csv(&report)),
@@ -65,12 +70,16 @@ fn exits(options: &Options, observer: &mut dyn Observer) -> Result<Measured, Cos
     })
 }
 
-fn machines(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
+fn machines(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Measured, CostError> {
     let request = Request {
         options: options.clone(),
         machines: OtherMachine::ALL.into(),
     };
-    let compared = comparison::run(&request, observer)?;
+    let compared = comparison::run(&request, stop, observer)?;
     Ok(Measured {
         texts: vec![
             ("csv", comparison::summary_csv(&compared)),
@@ -82,8 +91,12 @@ fn machines(options: &Options, observer: &mut dyn Observer) -> Result<Measured, 
     })
 }
 
-fn calls(options: &Options, observer: &mut dyn Observer) -> Result<Measured, CostError> {
-    let results = system_calls::run(options, observer)?;
+fn calls(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Measured, CostError> {
+    let results = system_calls::run(options, stop, observer)?;
     Ok(Measured {
         texts: vec![
             ("csv", system_calls::summary_csv(&results)),

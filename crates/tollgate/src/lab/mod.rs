@@ -9,14 +9,11 @@ mod outputs;
 mod progress;
 mod report;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-
 use tollgate_lab::experiment::{self, Journal, LabError, Results, Section, Stop};
 use tollgate_lab::experiments;
 
 use crate::failure::{Failure, say};
-use crate::signals::{Asked, Signals};
+use crate::interruption::Interruption;
 use crate::standard_output::{self, print_and_end};
 use crate::{columns, doctor, exit_code, files};
 
@@ -25,7 +22,7 @@ use arguments::{ExperimentArguments, LabCommand, ShowArguments, description, opt
 pub use arguments::{LabArguments, with_show};
 use folder::{Earlier, Folder};
 use outputs::Outputs;
-use progress::Progress;
+pub use progress::Progress;
 
 /// Runs `tollgate lab` and returns its exit code.
 pub fn run(arguments: &LabArguments) -> u8 {
@@ -76,11 +73,8 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         Some(folder) => folder.journal(name, arguments, Earlier::of(arguments.resume))?,
         None => (options(arguments), Journal::none()),
     };
-    let signals = Signals::block()
-        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let stop = Stop::new();
-    let signal = watch(signals, stop.clone())
-        .map_err(|error| Failure::host(format!("cannot start a thread: {error}")))?;
+    let interruption = Interruption::of(&stop)?;
     let mut progress = Progress::new();
     let results = experiment::resume(&*experiment, &options, &stop, &mut progress, &mut journal);
     progress.clear();
@@ -99,11 +93,11 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         None => Ok(()),
     });
     let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
-    match (signal.load(Ordering::SeqCst), results.failures().first()) {
-        (0, None) if is_empty => Err(Failure::host(NOTHING)),
-        (0, None) => written.map(|()| exit_code::SUCCESS),
-        (0, Some(failure)) => Err(Failure::host(failure.clone())),
-        (signal, _) => written.map(|()| exit_code::for_signal(signal)),
+    match (interruption.exit_code(), results.failures().first()) {
+        (None, None) if is_empty => Err(Failure::host(NOTHING)),
+        (None, None) => written.map(|()| exit_code::SUCCESS),
+        (None, Some(failure)) => Err(Failure::host(failure.clone())),
+        (Some(code), _) => written.map(|()| code),
     }
 }
 
@@ -187,30 +181,3 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
 
 /// The maximum size of a file of results in bytes; a long run has about 50 MB.
 const LIMIT: u64 = 1 << 30;
-
-/// Lets a signal end the experiment; a second signal ends the process. Returns the variable that
-/// will hold the signal's number.
-fn watch(signals: Signals, stop: Stop) -> std::io::Result<Arc<AtomicI32>> {
-    let number = Arc::new(AtomicI32::new(0));
-    let seen = Arc::clone(&number);
-    let wait = move || {
-        loop {
-            if signals.poll(&mut [], None).is_err() {
-                return;
-            }
-            while let Some(asked) = signals.next() {
-                let Asked::Signal(signal) = asked else {
-                    continue;
-                };
-                if seen.swap(signal, Ordering::SeqCst) != 0 {
-                    std::process::exit(exit_code::for_signal(signal).into());
-                }
-                stop.request();
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)?;
-    Ok(number)
-}

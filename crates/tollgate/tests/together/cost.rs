@@ -1,8 +1,9 @@
 //! Tests `tollgate cost`: every kind of exit gets a price, and the counts agree.
 
 use crate::support::folder::Folder;
-use crate::support::{GUEST_PATIENCE, finish, tollgate};
+use crate::support::{GUEST_PATIENCE, ended, finish, tollgate};
 use serde_json::Value;
+use std::process::Stdio;
 use tollgate_test_support::skip;
 
 /// Runs `tollgate cost --quick` with more arguments.
@@ -174,6 +175,38 @@ fn a_linux_guest_prices_the_hypercall_by_two_system_calls() {
         std::fs::read_to_string(&svg)
             .unwrap()
             .contains("linux-amd64")
+    );
+}
+
+#[test]
+fn a_signal_ends_it_and_what_is_finished_is_shown() {
+    let mut child = tollgate()
+        .args(["cost", "--full", "--kind", "cli", "--samples", "2000000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut progress = std::io::BufReader::new(child.stderr.take().unwrap());
+    loop {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut progress, &mut line).unwrap();
+        assert!(!line.is_empty(), "it ended by itself");
+        // The first row is finished.
+        if line.starts_with("tollgate: [") && !line.starts_with("tollgate: [1/") {
+            break;
+        }
+    }
+    let process = child.id().to_string();
+    let mut kill = std::process::Command::new("kill");
+    let killed = finish(kill.args(["-TERM", &process]), GUEST_PATIENCE);
+    assert!(killed.status.success());
+    let output = ended(child, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(143));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        table.contains("INTERRUPTED") && table.contains("\ncli "),
+        "{table}"
     );
 }
 

@@ -10,7 +10,8 @@ use crate::cost::kinds::{self, Kind};
 use crate::cost::native::{self, Native};
 use crate::cost::pinning::Pinning;
 use crate::cost::qemu::{QemuGuest, impossible};
-use crate::cost::{CostError, Observer, Options, Row};
+use crate::cost::{CostError, Options, Row};
+use crate::experiment::{Observer, Stop};
 use tollgate_host_facts::processors::HostDescription;
 
 /// The kinds that are compared unless others are requested: exits of the study's kind, then the events of the seven
@@ -57,13 +58,17 @@ struct Rounds {
 ///
 /// # Errors
 ///
-/// An unknown kind, a host that refuses resources, or a guest in Tollgate that did not do its work. A machine that
-/// cannot run, or a kind that it does not have, is no error: the result says why.
-pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Comparison, CostError> {
+/// An unknown kind, a host that refuses resources, or a guest in Tollgate that did not do its work; or `stop` was
+/// requested at the start. A machine that cannot run, or a kind that it does not have, is no error: the result says why.
+pub fn run(
+    request: &Request,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Comparison, CostError> {
     let table = image::table();
     let chosen = chosen(&request.options, &table)?;
     let pinning = Pinning::new(request.options.processor)?;
-    let tsc_khz = Guest::start(GuestMode::Real)?.tsc_khz();
+    let tsc_khz = Guest::start(GuestMode::Real, stop)?.tsc_khz();
     let mut machines = vec![None];
     machines.extend(request.machines.iter().copied().map(Some));
     let mut participants: Vec<Participant> = machines.iter().map(participant).collect();
@@ -105,6 +110,7 @@ pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Comparison,
                 let mut turn = Turn {
                     machine,
                     options: &options,
+                    stop,
                     table: &table,
                     pinning: &pinning,
                     is_pinned,
@@ -115,14 +121,14 @@ pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Comparison,
                     .iter_mut()
                     .filter(|it| it.machine == machine && it.pinned == is_pinned)
                     .collect();
-                let result = turn.measure(&mut of_machine, observer);
+                let result = turn.measure(&mut of_machine);
                 if let Some(model) = turn.model {
                     participant.processor = Some(model);
                 }
                 pinning.apply(false)?;
                 match result {
-                    Ok(true) => {}
-                    Ok(false) => {
+                    Ok(()) => {}
+                    Err(CostError::Interrupted) => {
                         is_complete = false;
                         break 'all;
                     }
@@ -223,6 +229,7 @@ fn chosen(options: &Options, table: &[Loops]) -> Result<Vec<Chosen>, CostError> 
 struct Turn<'a> {
     machine: Option<OtherMachine>,
     options: &'a Options,
+    stop: &'a Stop,
     table: &'a [Loops],
     pinning: &'a Pinning,
     is_pinned: bool,
@@ -231,13 +238,19 @@ struct Turn<'a> {
     model: Option<&'static str>,
 }
 
-impl Turn<'_> {
-    /// Starts the machine in each mode that is needed and measures all kinds; false if interrupted.
-    fn measure(
-        &mut self,
-        all: &mut [&mut Rounds],
-        observer: &mut dyn Observer,
-    ) -> Result<bool, CostError> {
+impl<'a> Turn<'a> {
+    /// A machine whose guest waits for commands, for these kinds' loops.
+    fn bench<M: Machine>(
+        &self,
+        machine: M,
+        table: &'a [Loops],
+        mode: GuestMode,
+    ) -> Result<Bench<'a, M>, CostError> {
+        Bench::new(machine, (self.options, self.stop), table, mode)
+    }
+
+    /// Starts the machine in each mode that is needed and measures all kinds.
+    fn measure(&mut self, all: &mut [&mut Rounds]) -> Result<(), CostError> {
         for mode in GuestMode::ALL {
             let mut of_mode: Vec<&mut Rounds> = all
                 .iter_mut()
@@ -249,11 +262,11 @@ impl Turn<'_> {
             }
             // QEMU and programs inherit the set of processors.
             self.pinning.apply(self.is_pinned)?;
-            let goes_on = match self.machine {
+            match self.machine {
                 None => {
-                    let mut bench =
-                        Bench::new(Guest::start(mode)?, self.options, self.table, mode)?;
-                    self.kinds(&mut bench, &mut of_mode, observer)?
+                    let guest = Guest::start(mode, self.stop)?;
+                    let mut bench = self.bench(guest, self.table, mode)?;
+                    self.kinds(&mut bench, &mut of_mode)?;
                 }
                 Some(OtherMachine::Native) => {
                     let table = native::table(mode);
@@ -261,17 +274,17 @@ impl Turn<'_> {
                         let why = missing_natively(rounds.kind.0.name, mode);
                         rounds.missing = why.map(str::to_owned);
                     }
-                    let native = Native::new(self.tsc_khz)?;
-                    let mut bench = Bench::new(native, self.options, &table, mode)?;
-                    self.native_kinds(&mut bench, &table, &mut of_mode, observer)?
+                    let native = Turn {
+                        table: &table,
+                        ..*self
+                    };
+                    let mut bench = native.bench(Native::new(self.tsc_khz)?, &table, mode)?;
+                    native.kinds(&mut bench, &mut of_mode)?;
                 }
-                Some(machine) => self.in_qemu(machine, mode, &mut of_mode, observer)?,
-            };
-            if !goes_on {
-                return Ok(false);
+                Some(machine) => self.in_qemu(machine, mode, &mut of_mode)?,
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Measures kinds in QEMU, which is started again after a kind that the machine did not survive.
@@ -280,15 +293,15 @@ impl Turn<'_> {
         machine: OtherMachine,
         mode: GuestMode,
         all: &mut [&mut Rounds],
-        observer: &mut dyn Observer,
-    ) -> Result<bool, CostError> {
+    ) -> Result<(), CostError> {
         let Some(accelerator) = machine.accelerator() else {
-            return Ok(true);
+            return Ok(());
         };
         let (pinning, is_pinned, tsc_khz) = (self.pinning, self.is_pinned, self.tsc_khz);
+        let stop = self.stop;
         let start = || {
             pinning.apply(is_pinned)?;
-            let guest = QemuGuest::start(accelerator, mode, tsc_khz);
+            let guest = QemuGuest::start(accelerator, mode, tsc_khz, stop);
             // This thread only waits for QEMU, and need not disturb it.
             pinning.apply(false)?;
             guest
@@ -300,48 +313,33 @@ impl Turn<'_> {
             let why = missing_in_qemu(accelerator, rounds.kind.0.name, features);
             rounds.missing = why.map(str::to_owned);
         }
-        let mut bench = Bench::new(guest, self.options, self.table, mode)?;
+        let mut bench = self.bench(guest, self.table, mode)?;
         for rounds in all.iter_mut().filter(|it| it.missing.is_none()) {
-            match self.kinds(&mut bench, &mut [&mut **rounds], observer) {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+            match self.kinds(&mut bench, &mut [&mut **rounds]) {
+                Ok(()) => {}
+                Err(CostError::Interrupted) => return Err(CostError::Interrupted),
                 Err(error) => {
                     rounds.missing = Some(format!("none: {}", reason(&error)));
-                    bench = Bench::new(start()?, self.options, self.table, mode)?;
+                    bench = self.bench(start()?, self.table, mode)?;
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    fn native_kinds(
-        &self,
-        bench: &mut Bench<Native>,
-        table: &[Loops],
-        all: &mut [&mut Rounds],
-        observer: &mut dyn Observer,
-    ) -> Result<bool, CostError> {
-        let native = Turn { table, ..*self };
-        native.kinds(bench, all, observer)
-    }
-
-    /// Measures these kinds; false if interrupted.
+    /// Measures these kinds.
     fn kinds<M: Machine>(
         &self,
         bench: &mut Bench<M>,
         all: &mut [&mut Rounds],
-        observer: &mut dyn Observer,
-    ) -> Result<bool, CostError> {
+    ) -> Result<(), CostError> {
         for rounds in all.iter_mut().filter(|it| it.missing.is_none()) {
             let (kind, mode) = rounds.kind;
             let Some(loops) = find(self.table, kind.name, mode) else {
                 continue;
             };
-            match bench.row(kind, loops, rounds.pinned, observer)? {
-                Some(row) => rounds.rows.push(row),
-                None => return Ok(false),
-            }
+            rounds.rows.push(bench.row(kind, loops, rounds.pinned)?);
         }
-        Ok(true)
+        Ok(())
     }
 }

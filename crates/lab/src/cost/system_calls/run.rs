@@ -2,8 +2,8 @@
 
 use super::{Calls, Samples, SystemCalls};
 use crate::cost::pinning::Pinning;
-use crate::cost::{CostError, Observer, Options};
-use crate::experiment::{self, LabError, Stop};
+use crate::cost::{CostError, Options};
+use crate::experiment::{self, LabError, Observer, Stop};
 use crate::linux_guest::{AMD64, Extra, I686, LinuxGuest, Program, Ran, System};
 use tollgate_exits::ExitKind;
 use tollgate_host_facts::processors::HostDescription;
@@ -26,7 +26,11 @@ const MOST: usize = 20_000;
 /// # Errors
 ///
 /// The host refuses resources. A guest that is missing or did not do its work is no error: the result says why.
-pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<SystemCalls, CostError> {
+pub fn run(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<SystemCalls, CostError> {
     let pinning = Pinning::new(options.processor)?;
     let mut calls = Vec::new();
     let mut is_complete = true;
@@ -35,15 +39,11 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<SystemCalls
     let count = options.samples.clamp(1, MOST);
     let mut tsc_khz = None;
     for (index, (guest, is_pinned)) in cells.iter().copied().enumerate() {
-        if observer.is_interrupted() {
-            is_complete = false;
-            break;
-        }
         let place = if is_pinned { "pinned" } else { "not pinned" };
         observer.progress(index, cells.len(), &format!("{guest}, {place}"));
         // The machine's threads inherit the set of processors; this thread only waits for them.
         pinning.apply(is_pinned)?;
-        let booted = boot(guest);
+        let booted = boot(guest, stop);
         pinning.apply(false)?;
         let finding = booted.and_then(|mut guest| {
             let line = format!("insmod /lab/{MODULE}.ko && /lab/{} {count}", PROGRAM.name);
@@ -56,6 +56,10 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<SystemCalls
             pinned: is_pinned,
             finding: match finding {
                 Ok(samples) => Ok(samples),
+                Err(_) if stop.is_requested() => {
+                    is_complete = false;
+                    break;
+                }
                 Err(LabError::Host(why)) => return Err(CostError::Host(why)),
                 Err(LabError::WorkNotDone(why)) => {
                     return Err(CostError::WorkNotDone(format!("{guest}: {why}")));
@@ -76,13 +80,13 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<SystemCalls
     })
 }
 
-fn boot(guest: &str) -> Result<LinuxGuest, LabError> {
+fn boot(guest: &str, stop: &Stop) -> Result<LinuxGuest, LabError> {
     let options = experiment::Options::default();
     let module = |folder: &std::path::Path, is_wide| {
         Ok(vec![Extra::kernel_module(folder, is_wide, MODULE)?])
     };
     let system = System::open_with(guest, &[PROGRAM], &options, module)?;
-    LinuxGuest::boot(&system, &VmConfig::default(), &Stop::new())
+    LinuxGuest::boot(&system, &VmConfig::default(), stop)
 }
 
 /// The values that the program printed, which must be as many as it was asked for and as the ledger counted hypercalls.
