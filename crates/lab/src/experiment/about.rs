@@ -1,6 +1,6 @@
 //! The description of an experiment, as plain data.
 
-use super::LabError;
+use super::{EVENT, LabError};
 use tollgate_exits::ExitKind;
 use tollgate_machine::boot::guest_hooks::GuestHooks;
 use tollgate_machine::config::VmConfig;
@@ -57,6 +57,22 @@ pub struct Arm {
 }
 
 impl Arm {
+    /// An arm for all guests that consists of nothing but these settings.
+    pub const fn new(
+        name: &'static str,
+        settings: &'static [(&'static str, &'static str)],
+        what: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            settings,
+            checks: false,
+            hooks: None,
+            guests: &[],
+            what,
+        }
+    }
+
     /// `config` with this arm's settings.
     ///
     /// # Errors
@@ -88,6 +104,40 @@ pub struct Workload {
     pub arms: &'static [&'static str],
     /// The names of the guests that can run the workload; if empty, all.
     pub guests: &'static [&'static str],
+}
+
+impl Workload {
+    /// A workload of all guests, with all arms, that is compared by its whole time.
+    pub const fn of_time(name: &'static str, what: &'static str) -> Self {
+        Self {
+            name,
+            what,
+            metric: Metric::Seconds,
+            arms: &[],
+            guests: &[],
+        }
+    }
+
+    /// A workload of all guests, with all arms, that is compared by the cycles of one event.
+    pub const fn of_events(name: &'static str, what: &'static str) -> Self {
+        Self {
+            metric: Metric::Value {
+                name: EVENT,
+                unit: "cycles",
+            },
+            ..Self::of_time(name, what)
+        }
+    }
+
+    /// The workload on these guests only.
+    pub const fn on(self, guests: &'static [&'static str]) -> Self {
+        Self { guests, ..self }
+    }
+
+    /// The workload with these arms only.
+    pub const fn with(self, arms: &'static [&'static str]) -> Self {
+        Self { arms, ..self }
+    }
 }
 
 /// The value that is compared between arms. Less is better.

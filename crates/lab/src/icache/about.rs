@@ -1,6 +1,6 @@
 //! The arms, workloads and guests of the experiment `icache`.
 
-use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Workload};
+use crate::experiment::{About, Arm, Guest, KindGroup, Workload};
 use crate::linux_guest;
 use crate::other_guest;
 use tollgate_exits::ExitKind;
@@ -48,38 +48,6 @@ pub const SITE: &str = "site";
 /// Arm: there is no exit where a fast path can execute the instruction.
 pub const FAST_PATH: &str = "fast-path";
 
-const fn arm(
-    name: &'static str,
-    settings: &'static [(&'static str, &'static str)],
-    what: &'static str,
-) -> Arm {
-    Arm {
-        name,
-        settings,
-        checks: false,
-        hooks: None,
-        guests: &[],
-        what,
-    }
-}
-
-const fn workload(
-    name: &'static str,
-    what: &'static str,
-    guests: &'static [&'static str],
-) -> Workload {
-    Workload {
-        name,
-        what,
-        metric: Metric::Value {
-            name: EVENT,
-            unit: "cycles",
-        },
-        arms: &[],
-        guests,
-    }
-}
-
 const OURS: &[&str] = &[WIDE, NARROW];
 const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
 const OTHERS: &[&str] = &[other_guest::MOROS.name, other_guest::GNU_MACH.name];
@@ -101,84 +69,78 @@ pub static ABOUT: About = About {
                decoded each instruction once, and that need not exit?",
     source: "\"Instruction caching for bhyve\", FreeBSD, Summer of Code",
     arms: &[
-        arm(
+        Arm::new(
             OFF,
             &[("icache", "off")],
             "found by a page walk, fetched and decoded at each exit",
         ),
-        arm(
+        Arm::new(
             ON,
             &[("icache", "on")],
             "in a dictionary by linear address and address space",
         ),
-        arm(
+        Arm::new(
             PHYSICAL,
             &[("icache", "physical")],
             "in a dictionary by physical address, after a page walk",
         ),
-        arm(
+        Arm::new(
             SITE,
             &[("icache", "site")],
             "known since the translation; a place that faults is patched",
         ),
-        arm(
+        Arm::new(
             FAST_PATH,
             &[("icache", "fast-path")],
             "the same, and no exit where a fast path can do it",
         ),
     ],
     workloads: &[
-        workload(
+        Workload::of_events(
             APIC,
             "six accesses of the local APIC's registers, in a loop",
-            OURS,
-        ),
-        workload(
+        )
+        .on(OURS),
+        Workload::of_events(
             APIC_DIRECT,
             "the same by direct memory access: each faults on the host, unless it is patched",
-            &[WIDE],
-        ),
-        workload(
+        )
+        .on(&[WIDE]),
+        Workload::of_events(
             APIC_SITES,
             "12,288 instructions access it by turns: each is new to the dictionary",
-            OURS,
-        ),
-        workload(
+        )
+        .on(OURS),
+        Workload::of_events(
             APIC_MODULE,
             "the same six accesses by a kernel module, in a loop",
-            LINUX,
-        ),
-        workload(
-            TIMER,
-            "a program sleeps for a millisecond, in a loop",
-            LINUX,
-        ),
-        workload(SHELL, "a shell counts", LINUX),
-        workload(
+        )
+        .on(LINUX),
+        Workload::of_events(TIMER, "a program sleeps for a millisecond, in a loop").on(LINUX),
+        Workload::of_events(SHELL, "a shell counts").on(LINUX),
+        Workload::of_events(
             COMPILE,
             "tcc compiles three programs, and each computes its result",
-            LINUX,
-        ),
-        Workload {
-            arms: &[OFF, ON, PHYSICAL],
-            ..workload(MAKE, "make and gcc build Lua, and it computes", LINUX)
-        },
-        Workload {
-            arms: &[OFF, ON],
-            ..workload(MAKE_SMP, "the same with two processors", LINUX)
-        },
-        workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
-        workload(GETUID, "a program calls getuid, in a loop", LINUX),
-        workload(
+        )
+        .on(LINUX),
+        Workload::of_events(MAKE, "make and gcc build Lua, and it computes")
+            .with(&[OFF, ON, PHYSICAL])
+            .on(LINUX),
+        Workload::of_events(MAKE_SMP, "the same with two processors")
+            .with(&[OFF, ON])
+            .on(LINUX),
+        Workload::of_events(COPY, "dd copies from memory to memory, by 4 KiB").on(LINUX),
+        Workload::of_events(GETUID, "a program calls getuid, in a loop").on(LINUX),
+        Workload::of_events(
             LINES,
             "a line is typed at the prompt and answered, in a loop",
-            OTHERS,
-        ),
-        workload(
+        )
+        .on(OTHERS),
+        Workload::of_events(
             BOOT,
             "from the start to the shell: every instruction is new",
-            BOOTING,
-        ),
+        )
+        .on(BOOTING),
     ],
     guests: &[
         Guest {

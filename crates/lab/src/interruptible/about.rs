@@ -1,6 +1,6 @@
 //! The arms, workloads and guests of the experiment `interruptible`.
 
-use crate::experiment::{About, Arm, EVENT, KindGroup, Metric, Workload};
+use crate::experiment::{About, Arm, KindGroup, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
@@ -25,6 +25,9 @@ pub const LOADS: [&str; 3] = [DATABASE, NETWORK, DISK];
 /// The guests that have the modules and programs for these loads.
 const LOADED: &[&str] = &[linux_guest::AMD64.name, linux_guest::RT_AMD64.name];
 
+/// Two guests are compared, not two kernels.
+const PAIRED: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
+
 /// Arm: the monitor always finishes its work.
 pub const OFF: &str = "off";
 /// Arm: the monitor's work stops if an interrupt waits, and is started again.
@@ -33,34 +36,6 @@ pub const RESTART: &str = "restart";
 pub const RESUME: &str = "resume";
 /// All arms of the experiment.
 pub const ARMS: [&str; 3] = [OFF, RESTART, RESUME];
-
-const fn workload(name: &'static str, what: &'static str) -> Workload {
-    Workload {
-        name,
-        what,
-        metric: Metric::Value {
-            name: EVENT,
-            unit: "cycles",
-        },
-        arms: &[],
-        guests: &[],
-    }
-}
-
-const fn load(name: &'static str, what: &'static str) -> Workload {
-    Workload {
-        guests: LOADED,
-        ..workload(name, what)
-    }
-}
-
-/// Two guests are compared, not two kernels.
-const fn pair(name: &'static str, what: &'static str) -> Workload {
-    Workload {
-        guests: &[linux_guest::AMD64.name, linux_guest::I686.name],
-        ..workload(name, what)
-    }
-}
 
 /// The experiment's description.
 pub static ABOUT: About = About {
@@ -75,52 +50,47 @@ pub static ABOUT: About = About {
     source: "M. Ito and S. Oikawa, \"Improving Real-Time Performance of a Virtual Machine Monitor based \
              System\"",
     arms: &[
-        Arm {
-            name: OFF,
-            settings: &[("interruptible", "off")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "each piece of work is done to its end",
-        },
-        Arm {
-            name: RESTART,
-            settings: &[("interruptible", "restart")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "it stops with what it has done; the instruction starts again after the handler",
-        },
-        Arm {
-            name: RESUME,
-            settings: &[("interruptible", "resume")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "it stops, and resumes when the handler has returned to the instruction",
-        },
+        Arm::new(
+            OFF,
+            &[("interruptible", "off")],
+            "each piece of work is done to its end",
+        ),
+        Arm::new(
+            RESTART,
+            &[("interruptible", "restart")],
+            "it stops with what it has done; the instruction starts again after the handler",
+        ),
+        Arm::new(
+            RESUME,
+            &[("interruptible", "resume")],
+            "it stops, and resumes when the handler has returned to the instruction",
+        ),
     ],
     workloads: &[
-        workload(FORK, "a process starts others that end immediately"),
-        workload(EXEC, "the same, and they execute a program"),
-        workload(PIPE, "two processes pass a byte back and forth"),
-        load(
+        Workload::of_events(FORK, "a process starts others that end immediately"),
+        Workload::of_events(EXEC, "the same, and they execute a program"),
+        Workload::of_events(PIPE, "two processes pass a byte back and forth"),
+        Workload::of_events(
             DATABASE,
             "two processes write to a SQLite database on a virtio disk",
-        ),
-        load(
+        )
+        .on(LOADED),
+        Workload::of_events(
             NETWORK,
             "the host sends datagrams to the guest's virtio network",
-        ),
-        load(
+        )
+        .on(LOADED),
+        Workload::of_events(
             DISK,
             "eight processes read and write a virtio disk directly",
-        ),
-        pair(
+        )
+        .on(LOADED),
+        Workload::of_events(
             ONE_CORE,
             "fork, next to another machine that does the same on one processor of the host",
-        ),
-        pair(TWO_CORES, "the same with a processor of the host for each"),
+        )
+        .on(PAIRED),
+        Workload::of_events(TWO_CORES, "the same with a processor of the host for each").on(PAIRED),
     ],
     guests: &[linux_guest::AMD64, linux_guest::RT_AMD64, linux_guest::I686],
     kinds: &[KindGroup {

@@ -2,7 +2,7 @@
 
 use super::arms::*;
 use super::database::workloads::{self, WORKLOADS};
-use crate::experiment::{About, EVENT, Guest, KindGroup, Metric, Numbers, Workload};
+use crate::experiment::{About, Guest, KindGroup, Numbers, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
 
@@ -53,24 +53,6 @@ pub const NARROW: &str = "32-bit";
 const OURS: &[&str] = &[WIDE, NARROW];
 const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
 
-const fn timed(
-    name: &'static str,
-    what: &'static str,
-    arms: &'static [&'static str],
-    guests: &'static [&'static str],
-) -> Workload {
-    Workload {
-        name,
-        what,
-        metric: Metric::Value {
-            name: EVENT,
-            unit: "cycles",
-        },
-        arms,
-        guests,
-    }
-}
-
 /// The experiment's description.
 pub static ABOUT: About = About {
     name: "shadow",
@@ -84,108 +66,82 @@ pub static ABOUT: About = About {
              Maintenance Overhead in a Virtual Machine System\"",
     arms: ARMS,
     workloads: &[
-        timed(
-            SWITCH_ONLY,
-            "loads six spaces in turn and reads nothing",
-            SWITCHING,
-            OURS,
-        ),
-        timed(
+        Workload::of_events(SWITCH_ONLY, "loads six spaces in turn and reads nothing")
+            .with(SWITCHING)
+            .on(OURS),
+        Workload::of_events(
             SWITCH,
             "loads six spaces in turn and reads 16 pages in each",
-            SWITCHING,
-            OURS,
-        ),
-        timed(
-            SWITCH_TWELVE,
-            "the same with twelve spaces",
-            SWITCHING,
-            OURS,
-        ),
-        timed(
-            INVALIDATE_ONLY,
-            "invalidates one page, over and over",
-            INVALIDATING,
-            OURS,
-        ),
-        timed(
+        )
+        .with(SWITCHING)
+        .on(OURS),
+        Workload::of_events(SWITCH_TWELVE, "the same with twelve spaces")
+            .with(SWITCHING)
+            .on(OURS),
+        Workload::of_events(INVALIDATE_ONLY, "invalidates one page, over and over")
+            .with(INVALIDATING)
+            .on(OURS),
+        Workload::of_events(
             INVALIDATE,
             "maps a page elsewhere, invalidates it and reads 16 pages",
-            INVALIDATING,
-            OURS,
-        ),
-        timed(
-            RANGE,
-            "invalidates 16 pages one by one and reads them",
-            INVALIDATING,
-            OURS,
-        ),
-        timed(
+        )
+        .with(INVALIDATING)
+        .on(OURS),
+        Workload::of_events(RANGE, "invalidates 16 pages one by one and reads them")
+            .with(INVALIDATING)
+            .on(OURS),
+        Workload::of_events(
             RANGE_BY_CALL,
             "invalidates them by one hypercall and reads them",
-            INVALIDATING,
-            OURS,
-        ),
-        timed(
-            PURGE,
-            "invalidates all spaces and reads 16 pages in one",
-            PURGING,
-            OURS,
-        ),
-        timed(
+        )
+        .with(INVALIDATING)
+        .on(OURS),
+        Workload::of_events(PURGE, "invalidates all spaces and reads 16 pages in one")
+            .with(PURGING)
+            .on(OURS),
+        Workload::of_events(
             TWICE,
             "uses twelve spaces once; then two of them, and invalidates all each time",
-            PURGING,
-            OURS,
-        ),
-        timed(
+        )
+        .with(PURGING)
+        .on(OURS),
+        Workload::of_events(
             PROCESSES,
             "five processes of Linux in turn, each using 16 pages",
-            OF_LINUX,
-            LINUX,
-        ),
-        timed(
+        )
+        .with(OF_LINUX)
+        .on(LINUX),
+        Workload::of_events(
             UNMAPPING,
             "the same, and each maps one of its pages again in each turn",
-            OF_LINUX,
-            LINUX,
-        ),
-        timed(
+        )
+        .with(OF_LINUX)
+        .on(LINUX),
+        Workload::of_events(
             CODE_PAGES[0].0,
-            "two processes of Linux that have run 10 pages of code each, and run up to 300 in each turn",
-            WITH_CODE,
-            LINUX,
-        ),
-        timed(
-            CODE_PAGES[1].0,
-            "the same with 100 pages of code",
-            WITH_CODE,
-            LINUX,
-        ),
-        timed(
-            CODE_PAGES[2].0,
-            "the same with 1,000 pages of code",
-            WITH_CODE,
-            LINUX,
-        ),
-        timed(
-            CODE_PAGES[3].0,
-            "the same with 10,000 pages of code",
-            WITH_CODE,
-            LINUX,
-        ),
-        timed(
+            "two processes of Linux that have run 10 pages of code each, and run up to 300 in each \
+ turn",
+        )
+        .with(WITH_CODE)
+        .on(LINUX),
+        Workload::of_events(CODE_PAGES[1].0, "the same with 100 pages of code")
+            .with(WITH_CODE)
+            .on(LINUX),
+        Workload::of_events(CODE_PAGES[2].0, "the same with 1,000 pages of code")
+            .with(WITH_CODE)
+            .on(LINUX),
+        Workload::of_events(CODE_PAGES[3].0, "the same with 10,000 pages of code")
+            .with(WITH_CODE)
+            .on(LINUX),
+        Workload::of_events(
             ONE_SPACE,
             "accesses a device, in the only space that there is",
-            FEW,
-            &[WIDE],
-        ),
-        timed(
-            FILES,
-            "copies and displays files, without paging",
-            FEW,
-            &[NO_PAGING],
-        ),
+        )
+        .with(FEW)
+        .on(&[WIDE]),
+        Workload::of_events(FILES, "copies and displays files, without paging")
+            .with(FEW)
+            .on(&[NO_PAGING]),
         WORKLOADS[0],
         WORKLOADS[1],
         WORKLOADS[2],

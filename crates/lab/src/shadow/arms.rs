@@ -2,7 +2,8 @@
 
 use crate::experiment::Arm;
 
-/// An arm with values for all knobs of the experiment.
+/// An arm with values for all knobs of the experiment. If only the number of tables is given, it has all mechanisms;
+/// a `conventional` one has none.
 macro_rules! arm {
     ($name:literal, $tables:literal, $what:literal) => {
         arm!(
@@ -15,11 +16,14 @@ macro_rules! arm {
             $what
         )
     };
+    ($name:literal, $tables:literal, conventional, $what:literal) => {
+        arm!($name, $tables, "exit", "full", "allow", "checked", $what)
+    };
     ($name:literal, $tables:literal, $switch:literal, $invalidation:literal, $double:literal,
      $access:literal, $what:literal) => {
-        Arm {
-            name: $name,
-            settings: &[
+        Arm::new(
+            $name,
+            &[
                 ("shadow-tables", $tables),
                 ("switch", $switch),
                 ("invalidation", $invalidation),
@@ -29,26 +33,7 @@ macro_rules! arm {
                 ("compare-entries", "off"),
                 ("memory-access", $access),
             ],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: $what,
-        }
-    };
-}
-
-/// An arm with exits for what a monitor without the mechanisms must see.
-macro_rules! conventional {
-    ($name:literal, $tables:literal, $switch:literal, $invalidation:literal, $double:literal,
-     $what:literal) => {
-        arm!(
-            $name,
-            $tables,
-            $switch,
-            $invalidation,
-            $double,
-            "checked",
-            $what
+            $what,
         )
     };
 }
@@ -270,72 +255,68 @@ pub const ARMS: &[Arm] = &[
     ),
     Arm {
         checks: true,
-        hooks: None,
-        guests: &[],
         ..arm!(
             "tables=6+checker",
             "6",
             "six, and every translation that is used is checked (--verify-shadow)"
         )
     },
-    conventional!(
+    arm!(
         "conventional=1",
         "1",
-        "exit",
-        "full",
-        "allow",
+        conventional,
         "one table, loaded by an exit; INVLPG drops all of it"
     ),
-    conventional!(
+    arm!(
         "conventional=2",
         "2",
-        "exit",
-        "full",
-        "allow",
+        conventional,
         "two, and for INVLPG the whole space is dropped; all are purged each time"
     ),
-    conventional!(
+    arm!(
         "conventional=3",
         "3",
-        "exit",
-        "full",
-        "allow",
+        conventional,
         "three of those: the study's baseline"
     ),
-    conventional!("conventional=4", "4", "exit", "full", "allow", "four"),
-    conventional!("conventional=6", "6", "exit", "full", "allow", "six"),
-    conventional!("conventional=8", "8", "exit", "full", "allow", "eight"),
-    conventional!("conventional=16", "16", "exit", "full", "allow", "sixteen"),
-    conventional!(
+    arm!("conventional=4", "4", conventional, "four"),
+    arm!("conventional=6", "6", conventional, "six"),
+    arm!("conventional=8", "8", conventional, "eight"),
+    arm!("conventional=16", "16", conventional, "sixteen"),
+    arm!(
         "conventional=6+selective",
         "6",
         "exit",
         "selective",
         "allow",
+        "checked",
         "six, and INVLPG exits and drops one page"
     ),
-    conventional!(
+    arm!(
         "conventional=6+inline",
         "6",
         "exit",
         "inline",
         "allow",
+        "checked",
         "six, and INVLPG drops one page without an exit"
     ),
-    conventional!(
+    arm!(
         "conventional=6+switch",
         "6",
         "inline",
         "full",
         "allow",
+        "checked",
         "six, loaded without an exit"
     ),
-    conventional!(
+    arm!(
         "conventional=6+flag",
         "6",
         "exit",
         "full",
         "selection-flag",
+        "checked",
         "six, purged only if they were loaded since"
     ),
     arm!(

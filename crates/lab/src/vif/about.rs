@@ -64,23 +64,6 @@ pub const INPUT_OUTPUT: &[ExitKind] = &[
     ExitKind::MmioWrite,
 ];
 
-const fn timed(name: &'static str, what: &'static str) -> Workload {
-    Workload {
-        name,
-        what,
-        metric: Metric::Seconds,
-        arms: &[],
-        guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
-    }
-}
-
-const fn on_dos(name: &'static str, what: &'static str) -> Workload {
-    Workload {
-        guests: &[DOS],
-        ..timed(name, what)
-    }
-}
-
 /// The experiment's description.
 pub static ABOUT: About = About {
     name: "vif",
@@ -91,61 +74,48 @@ pub static ABOUT: About = About {
                interrupt flag (VIF) and a virtual interrupt request (VIR)?",
     source: "D. Butterfield, \"A Proposal for 80386 VM86 Performance Enhancements\"",
     arms: &[
+        Arm::new(
+            OFF,
+            &[("vif", "off"), ("vir", "on"), ("transition", "call")],
+            "each of the six is an exit, by a call-out",
+        ),
+        Arm::new(
+            OFF_TRAP,
+            &[("vif", "off"), ("vir", "on"), ("transition", "trap")],
+            "by a host #GP, taken as a signal: stands for the 80386's trap gate",
+        ),
+        Arm::new(
+            OFF_TASK,
+            &[("vif", "off"), ("vir", "on"), ("transition", "task")],
+            "by a host #UD with the whole context: stands for its task gate",
+        ),
+        Arm::new(
+            ON_WITHOUT_REQUEST,
+            &[("vif", "on"), ("vir", "off"), ("transition", "call")],
+            "VIF without VIR: an exit at each change of the flag from 0 to 1",
+        ),
+        Arm::new(
+            ON,
+            &[("vif", "on"), ("vir", "on"), ("transition", "call")],
+            "VIF and VIR: an exit only when an interrupt can be delivered",
+        ),
         Arm {
-            name: OFF,
-            settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "each of the six is an exit, by a call-out",
-        },
-        Arm {
-            name: OFF_TRAP,
-            settings: &[("vif", "off"), ("vir", "on"), ("transition", "trap")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "by a host #GP, taken as a signal: stands for the 80386's trap gate",
-        },
-        Arm {
-            name: OFF_TASK,
-            settings: &[("vif", "off"), ("vir", "on"), ("transition", "task")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "by a host #UD with the whole context: stands for its task gate",
-        },
-        Arm {
-            name: ON_WITHOUT_REQUEST,
-            settings: &[("vif", "on"), ("vir", "off"), ("transition", "call")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "VIF without VIR: an exit at each change of the flag from 0 to 1",
-        },
-        Arm {
-            name: ON,
-            settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
-            checks: false,
-            hooks: None,
-            guests: &[],
-            what: "VIF and VIR: an exit only when an interrupt can be delivered",
-        },
-        Arm {
-            name: OFF_HOOKS,
-            settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
-            checks: false,
             hooks: Some(GuestHooks::Dos),
             guests: &[DOS],
-            what: "like vif=off, with handlers of ours in the guest (--guest-hooks dos)",
+            ..Arm::new(
+                OFF_HOOKS,
+                &[("vif", "off"), ("vir", "on"), ("transition", "call")],
+                "like vif=off, with handlers of ours in the guest (--guest-hooks dos)",
+            )
         },
         Arm {
-            name: ON_HOOKS,
-            settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
-            checks: false,
             hooks: Some(GuestHooks::Dos),
             guests: &[DOS],
-            what: "like vif=on, with these handlers",
+            ..Arm::new(
+                ON_HOOKS,
+                &[("vif", "on"), ("vir", "on"), ("transition", "call")],
+                "like vif=on, with these handlers",
+            )
         },
     ],
     workloads: &[
@@ -157,29 +127,33 @@ pub static ABOUT: About = About {
                 unit: "us",
             },
             arms: &[],
-            guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
+            guests: &[],
         },
-        timed(COPY_TYPE, "copies files and displays them"),
-        timed("mix", "files, screen and computation"),
-        on_dos(
+        Workload::of_time(COPY_TYPE, "copies files and displays them"),
+        Workload::of_time("mix", "files, screen and computation"),
+        Workload::of_time(
             SPREADSHEET,
             "works through a table of figures, prints totals",
-        ),
-        on_dos(EDITOR, "copies a letter, edits it, displays it"),
-        on_dos(
+        )
+        .on(&[DOS]),
+        Workload::of_time(EDITOR, "copies a letter, edits it, displays it").on(&[DOS]),
+        Workload::of_time(
             WORD_PROCESSOR,
             "the same with e3, which has WordStar's keys (scripts/get-dos-programs)",
-        ),
-        on_dos(
+        )
+        .on(&[DOS]),
+        Workload::of_time(
             VI,
             "the same with elvis, a vi of its time (scripts/get-dos-programs)",
-        ),
-        on_dos(
+        )
+        .on(&[DOS]),
+        Workload::of_time(
             "build",
             "a C compiler, an assembler and a linker make a program, which runs \
              (scripts/get-dos-programs)",
-        ),
-        timed("compute", "computation alone, with the timer ticking"),
+        )
+        .on(&[DOS]),
+        Workload::of_time("compute", "computation alone, with the timer ticking"),
         Workload {
             name: FOUR_MACHINES,
             what: "four machines on one processor, three of them busy; from a key to its echo",

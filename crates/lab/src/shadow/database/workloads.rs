@@ -1,7 +1,7 @@
 //! The guests and workloads with a database.
 
 use super::super::arms::*;
-use crate::experiment::{EVENT, Guest, Metric, Workload};
+use crate::experiment::{Guest, Workload};
 
 /// 64-bit Debian with databases.
 pub const AMD64: Guest = Guest {
@@ -131,86 +131,65 @@ pub const GUESTS: &[&str] = &[AMD64.name, I386.name];
 /// The guests of workloads that say little more on a second one.
 const ONE_GUEST: &[&str] = &[AMD64.name];
 
-const fn workload(
-    name: &'static str,
-    what: &'static str,
-    arms: &'static [&'static str],
-    guests: &'static [&'static str],
-) -> Workload {
-    Workload {
-        name,
-        what,
-        metric: Metric::Value {
-            name: EVENT,
-            unit: "cycles",
-        },
-        arms,
-        guests,
-    }
-}
-
 /// The workloads: an event is one row written or sorted, or one start.
 pub const WORKLOADS: [Workload; 10] = [
-    workload(
+    Workload::of_events(
         TASKS[0].0,
         "PostgreSQL starts and adds up its rows, in a guest that pages",
-        DATABASE,
-        GUESTS,
-    ),
-    workload(
+    )
+    .with(DATABASE)
+    .on(GUESTS),
+    Workload::of_events(
         TASKS[1].0,
         "five clients of PostgreSQL insert and change rows, in a guest that pages",
-        SEARCH,
-        GUESTS,
-    ),
-    workload(
-        TASKS[2].0,
-        "the same while another PostgreSQL starts",
-        FEW,
-        GUESTS,
-    ),
-    workload(
+    )
+    .with(SEARCH)
+    .on(GUESTS),
+    Workload::of_events(TASKS[2].0, "the same while another PostgreSQL starts")
+        .with(FEW)
+        .on(GUESTS),
+    Workload::of_events(
         TASKS[3].0,
         "five clients of PostgreSQL sort and add up in memory",
-        FEW,
-        ONE_GUEST,
-    ),
-    workload(
+    )
+    .with(FEW)
+    .on(ONE_GUEST),
+    Workload::of_events(
         TASKS[4].0,
         "postgres-jobs in memory that the host keeps resident",
-        FEW,
-        ONE_GUEST,
-    ),
-    workload(
+    )
+    .with(FEW)
+    .on(ONE_GUEST),
+    Workload::of_events(
         TASKS[5].0,
         "postgres-jobs in memory that the host may page out",
-        FEW,
-        ONE_GUEST,
-    ),
-    workload(
+    )
+    .with(FEW)
+    .on(ONE_GUEST),
+    Workload::of_events(
         TASKS[6].0,
         "five processes open an SQLite database and check it, in a guest that pages",
-        DATABASE,
-        ONE_GUEST,
-    ),
-    workload(
+    )
+    .with(DATABASE)
+    .on(ONE_GUEST),
+    Workload::of_events(
         TASKS[7].0,
         "five processes insert and change rows of one SQLite database, in a guest that pages",
-        SEARCH,
-        GUESTS,
-    ),
-    workload(
+    )
+    .with(SEARCH)
+    .on(GUESTS),
+    Workload::of_events(
         TASKS[8].0,
         "the same while five others open and check another database",
-        FEW,
-        ONE_GUEST,
-    ),
-    workload(
+    )
+    .with(FEW)
+    .on(ONE_GUEST),
+    Workload::of_events(
         TASKS[9].0,
         "five processes sort and add up in memory with SQLite",
-        FEW,
-        ONE_GUEST,
-    ),
+    )
+    .with(FEW)
+    .on(ONE_GUEST),
 ];
 
 #[cfg(test)]
