@@ -60,8 +60,9 @@ fn as_before(arguments: &AllArguments, folder: &Folder) -> AllArguments {
         let stored = arguments.chosen().into_iter();
         let mut stored = stored.filter_map(|name| Journal::origin(&folder.journal_file(name)).ok());
         if let Some(origin) = stored.next() {
-            arguments.quick |= origin.quick;
-            arguments.repetitions = arguments.repetitions.or(Some(origin.repetitions));
+            let samples = &mut arguments.samples;
+            samples.quick |= origin.quick;
+            samples.repetitions = samples.repetitions.or(Some(origin.repetitions));
         }
     }
     arguments
@@ -90,7 +91,7 @@ fn check(arguments: &AllArguments, folder: &Folder, chosen: &[&str]) -> Result<(
         if chosen.contains(&about.name) {
             guests.extend(about.guests.iter().map(|guest| guest.name));
         }
-        for (name, path) in &arguments.guest_image {
+        for (name, path) in &arguments.samples.guest_image {
             if about.guests.iter().any(|guest| guest.name == name) {
                 experiment
                     .check_image(name, path)
@@ -99,7 +100,7 @@ fn check(arguments: &AllArguments, folder: &Folder, chosen: &[&str]) -> Result<(
         }
     }
     let unknown = |it: &&(String, _)| !guests.contains(&it.0.as_str());
-    match arguments.guest_image.iter().find(unknown) {
+    match arguments.samples.guest_image.iter().find(unknown) {
         None => Ok(()),
         Some((name, _)) => {
             guests.sort_unstable();
@@ -222,7 +223,7 @@ impl All<'_> {
         let arguments = self.arguments.of_experiment(&[]);
         // The file holds no samples, but says where the results come from.
         let (_, _journal) = folder.journal(COST, &arguments, self.earlier_of(COST))?;
-        let options = match self.arguments.quick {
+        let options = match self.arguments.samples.quick {
             true => cost::Options::quick(),
             false => cost::Options::default(),
         };

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use tollgate_lab::experiment::LEAST_REPETITIONS;
 use tollgate_lab::experiments;
 use tollgate_lab::report::COST;
 
-use super::arguments::{ExperimentArguments, guest_image};
+use super::arguments::{ExperimentArguments, SampleArguments};
 
 /// The arguments of `tollgate lab all`.
 #[derive(Args, Clone, Debug, Default)]
@@ -45,17 +44,9 @@ pub struct AllArguments {
     #[arg(long)]
     pub resume: bool,
 
-    /// Do as little work as shows that everything works; the figures are not reliable
-    #[arg(long)]
-    pub quick: bool,
-
-    /// Repetitions of each arm for each workload on each guest [default: 9, with --quick 3]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(i64::from(LEAST_REPETITIONS)..=1000)
-    )]
-    pub repetitions: Option<u32>,
+    /// How much is measured.
+    #[command(flatten)]
+    pub samples: SampleArguments,
 
     /// The time for everything: slow workloads get fewer repetitions, and what does not fit is not
     /// run [default: with --quick 1, else any time]
@@ -65,10 +56,6 @@ pub struct AllArguments {
     /// Run this study only; may be repeated
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(studies()))]
     pub study: Vec<String>,
-
-    /// The file of a guest that is not part of tollgate; may be repeated
-    #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
-    pub guest_image: Vec<(String, PathBuf)>,
 
     /// Compare with the run in this folder: for each workload, guest and arm, and each kind of exit
     #[arg(long, value_name = "FOLDER")]
@@ -117,20 +104,18 @@ impl AllArguments {
 
     /// The time for everything.
     pub fn time(&self) -> Option<Duration> {
-        let hours = self.hours.or(self.quick.then_some(1.0))?;
+        let hours = self.hours.or(self.samples.quick.then_some(1.0))?;
         Some(Duration::from_secs_f64(hours * 3600.0))
     }
 
     /// The arguments of one experiment that has these guests.
     pub fn of_experiment(&self, guests: &[&str]) -> ExperimentArguments {
-        let images = self.guest_image.iter();
+        let mut samples = self.samples.clone();
+        samples
+            .guest_image
+            .retain(|(name, _)| guests.contains(&name.as_str()));
         ExperimentArguments {
-            quick: self.quick,
-            repetitions: self.repetitions,
-            guest_image: images
-                .filter(|(name, _)| guests.contains(&name.as_str()))
-                .cloned()
-                .collect(),
+            samples,
             ..ExperimentArguments::default()
         }
     }
@@ -154,7 +139,10 @@ mod tests {
     fn a_quick_run_has_an_hour_unless_another_time_is_given() {
         let time = |quick, hours| {
             let arguments = AllArguments {
-                quick,
+                samples: SampleArguments {
+                    quick,
+                    ..SampleArguments::default()
+                },
                 hours,
                 ..AllArguments::default()
             };

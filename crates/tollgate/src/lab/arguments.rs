@@ -11,9 +11,9 @@ use tollgate_machine::knobs;
 
 use super::all_arguments::{AllArguments, ReportArguments};
 
-/// Flags that all experiments have.
+/// Flags of every run that takes samples: of one experiment, or of all studies.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ExperimentArguments {
+pub struct SampleArguments {
     /// Do as little work as shows that everything works; the figures are not reliable
     #[arg(long)]
     pub quick: bool,
@@ -26,6 +26,18 @@ pub struct ExperimentArguments {
     )]
     pub repetitions: Option<u32>,
 
+    /// The file of a guest that is not part of tollgate; may be repeated
+    #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
+    pub guest_image: Vec<(String, PathBuf)>,
+}
+
+/// Flags that all experiments have.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ExperimentArguments {
+    /// How much is measured.
+    #[command(flatten)]
+    pub samples: SampleArguments,
+
     /// Run this workload only; may be repeated
     #[arg(long, value_name = "NAME")]
     pub workload: Vec<String>,
@@ -37,10 +49,6 @@ pub struct ExperimentArguments {
     /// Compare this arm only with the first; may be repeated
     #[arg(long, value_name = "NAME")]
     pub arm: Vec<String>,
-
-    /// The file of a guest that is not part of tollgate; may be repeated
-    #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
-    pub guest_image: Vec<(String, PathBuf)>,
 
     /// Show all tables instead of the conclusions
     #[arg(long)]
@@ -106,7 +114,7 @@ pub fn with_show(mut words: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// The name and the path of `--guest-image`.
-pub(super) fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
+fn guest_image(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => {
             Ok((name.to_owned(), path.into()))
@@ -279,17 +287,18 @@ pub fn description(about: &About) -> String {
 
 /// The experiment's options, from its arguments.
 pub fn options(arguments: &ExperimentArguments) -> Options {
-    let defaults = if arguments.quick {
+    let samples = &arguments.samples;
+    let defaults = if samples.quick {
         Options::quick()
     } else {
         Options::default()
     };
     Options {
-        repetitions: arguments.repetitions.unwrap_or(defaults.repetitions),
+        repetitions: samples.repetitions.unwrap_or(defaults.repetitions),
         workloads: arguments.workload.clone(),
         guests: arguments.guest.clone(),
         arms: arguments.arm.clone(),
-        images: GuestImages::of(arguments.guest_image.iter().cloned()),
+        images: GuestImages::of(samples.guest_image.iter().cloned()),
         ..defaults
     }
 }

@@ -176,15 +176,16 @@ fn continued(stored: Options, arguments: &ExperimentArguments) -> Options {
         [] => stored,
         words => words.to_vec(),
     };
+    let samples = &arguments.samples;
     let images = stored.images.all();
     let images = images.map(|(name, path)| (name.to_owned(), path.to_owned()));
     Options {
-        repetitions: arguments.repetitions.unwrap_or(stored.repetitions),
-        quick: stored.quick || arguments.quick,
+        repetitions: samples.repetitions.unwrap_or(stored.repetitions),
+        quick: stored.quick || samples.quick,
         workloads: given(&arguments.workload, stored.workloads.clone()),
         guests: given(&arguments.guest, stored.guests.clone()),
         arms: given(&arguments.arm, stored.arms.clone()),
-        images: GuestImages::of(images.chain(arguments.guest_image.iter().cloned())),
+        images: GuestImages::of(images.chain(samples.guest_image.iter().cloned())),
         time: None,
     }
 }
