@@ -1,6 +1,7 @@
 # A static Linux program that receives UDP datagrams from the host.
 #
-#   datagrams PORT N      asks port PORT of the host for datagrams, and receives N of them
+#   datagrams PORT N        asks port PORT of the host for datagrams, and receives N of them
+#   datagrams PORT N here   asks a port of the machine that it runs on
 #
 # Exit code 0, 1 if a call fails, 2 for a wrong command line.
 
@@ -12,14 +13,18 @@
 
 .set INTERNET, 2                         # AF_INET, and SOCK_DGRAM
 .set DATAGRAMS, 2
+.set LOOPBACK, 0x0100007F                # 127.0.0.1, in the network's byte order
 
 .text
 .globl _start
 _start:
     COUNT_OF_ARGUMENTS
     cmp eax, 3
+    je 1f
+    cmp eax, 4
     jne usage
-    ARGUMENT 1
+    mov dword ptr [address + 4], LOOPBACK
+1:  ARGUMENT 1
     call decimal
     jc usage
     xchg al, ah                          # in the network's byte order
@@ -59,7 +64,7 @@ address: .short INTERNET
 port: .short 0
     .byte 10, 0, 2, 2                    # the host's loopback address
     .quad 0
-text_usage: .ascii "usage: datagrams PORT N\n"
+text_usage: .ascii "usage: datagrams PORT N [here]\n"
 text_usage_end:
 
 .bss

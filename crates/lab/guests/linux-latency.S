@@ -4,7 +4,9 @@
 #   latency fork N        the other process starts N processes that end immediately
 #   latency exec N        it starts N processes that execute a program, which ends immediately
 #   latency pipe N        it passes a byte N times to a process that returns it
-#   latency load N        it executes `/lab/load N`, a script or program
+#   latency load N        it executes `load N`, a script or program in the folder of this one
+#
+# It must be started by its path.
 #
 # Prints how often it waited and how late it was: the median, the 99th percentile and the longest
 # delay, in nanoseconds. Exit code 0, 1 if a call or a process fails, 2 for a wrong command line.
@@ -23,6 +25,7 @@
 .set PERIOD, 1000000                     # in nanoseconds
 .set SECOND, 1000000000
 .set MOST, 8192                          # the number of waits that are recorded
+.set PATH_BYTES, 256                     # of a path, with its end
 .ifdef WIDE
 .set NANOSECONDS, 8
 .else
@@ -43,25 +46,32 @@ _start:
     test eax, eax
     jz usage
     mov [left], eax
-    # Copy the number's text, which is on the stack, to an address of 32 bits.
+    # Copy texts, which are on the stack, to addresses of 32 bits.
     ARGUMENT 2
     mov edi, offset copied
-1:
-.ifdef WIDE
-    mov al, [rsi]
-    inc rsi
-.else
-    mov al, [esi]
-    inc esi
-.endif
+    mov ecx, 16
+    call copy
+    jc usage                             # too many leading zeros
+    ARGUMENT 0
+    mov edi, offset path
+    mov ecx, PATH_BYTES
+    call copy
+    jc usage
+    mov esi, offset path                 # the same path, but for the name after the last slash
+    mov edi, offset load
+    mov edx, edi
+1:  mov al, [esi]
     mov [edi], al
+    inc esi
     inc edi
-    test al, al
-    jz 2f
-    cmp edi, offset copied + 15          # too many leading zeros
-    jae usage
-    jmp 1b
-2:  ARGUMENT 1
+    cmp al, '/'
+    jne 2f
+    mov edx, edi
+2:  test al, al
+    jnz 1b
+    mov dword ptr [edx], 0x64616F6C      # "load"
+    mov byte ptr [edx + 4], 0
+    ARGUMENT 1
 .ifdef WIDE
     mov al, [rsi]
 .else
@@ -153,6 +163,24 @@ wait:
     SYSTEM_CALL 4, 1, 1, "offset text_line", 1
 done:
     SYSTEM_CALL 1, 60, 0
+
+copy:                                    # copies the text at ESI (RSI) to EDI; carry: it has more than ECX bytes
+1:
+.ifdef WIDE
+    mov al, [rsi]
+    inc rsi
+.else
+    mov al, [esi]
+    inc esi
+.endif
+    mov [edi], al
+    inc edi
+    test al, al
+    jz 2f
+    dec ecx
+    jnz 1b
+    stc
+2:  ret
 
 print_at:
     mov eax, late[eax*4]
@@ -254,8 +282,6 @@ priority: .long 50
 digits: .skip 10
 digits_end: .ascii " "
 text_line: .ascii "\n"
-path: .asciz "/lab/latency"
-load: .asciz "/lab/load"
 text_usage: .ascii "usage: latency fork|exec|pipe|load N\n"
 text_usage_end:
 
@@ -274,4 +300,6 @@ there: .skip 8
 back: .skip 8
 what: .skip 4
 copied: .skip 16
+path: .skip PATH_BYTES
+load: .skip PATH_BYTES + 4
 late: .skip MOST*4

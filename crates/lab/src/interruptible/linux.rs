@@ -5,7 +5,8 @@ use super::load::Load;
 use super::native::Native;
 use super::neighbour::Neighbour;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
-use crate::linux_guest::{LinuxGuest, Program, Ran, System};
+use crate::linux_guest::{LinuxGuest, Program, Ran, System, guests_folder};
+use std::path::Path;
 use tollgate_exits::latency::Durations;
 use tollgate_machine::config::VmConfig;
 
@@ -51,15 +52,15 @@ impl Latencies {
     ///
     /// A guest is missing or does not start its shell, or the host has too few processors.
     pub fn open(
-        guest: &str,
+        guest_name: &str,
         workload: &str,
         options: &Options,
         stop: &Stop,
     ) -> Result<Self, LabError> {
         let load = Load::of(workload)?;
         let system = match &load {
-            Some(load) => load.system(guest, LATENCY, options)?,
-            None => System::open(guest, &[LATENCY], options)?,
+            Some(load) => load.system(guest_name, LATENCY, options)?,
+            None => System::open(guest_name, &[LATENCY], options)?,
         };
         let verb = verb(workload);
         let events = match (&load, verb, options.quick) {
@@ -78,13 +79,15 @@ impl Latencies {
                 (guest, Some(other))
             }
         };
+        let guests = options.images.path(guest_name).map(Path::to_owned);
+        let guests = guests.or_else(guests_folder);
         let mut bench = Self {
+            native: Native::run(verb, events, load.as_ref(), guests.as_deref()),
             guest,
             neighbour,
             load,
             verb,
             events,
-            native: Native::run(verb, events),
         };
         if let Some(load) = &bench.load {
             load.prepare(&mut bench.guest)?;

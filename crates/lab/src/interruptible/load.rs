@@ -13,17 +13,17 @@ use tollgate_machine::config::{
 };
 
 /// The program that receives datagrams from the host.
-const DATAGRAMS: Program = Program {
+pub(super) const DATAGRAMS: Program = Program {
     name: "datagrams",
     narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-datagrams.bin")),
     wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-datagrams-64.bin")),
 };
-const DATABASE_SCRIPT: &str = include_str!("../../guests/load/database");
-const TRANSACTIONS_SCRIPT: &str = include_str!("../../guests/load/transactions");
-const DISK_SCRIPT: &str = include_str!("../../guests/load/disk");
+pub(super) const DATABASE_SCRIPT: &str = include_str!("../../guests/load/database");
+pub(super) const TRANSACTIONS_SCRIPT: &str = include_str!("../../guests/load/transactions");
+pub(super) const DISK_SCRIPT: &str = include_str!("../../guests/load/disk");
 
 /// The size of the guest's disk.
-const DISK_BYTES: u64 = 64 * MIB;
+pub(super) const DISK_BYTES: u64 = 64 * MIB;
 /// The guest's modules, in the order in which they are loaded. A module that has no file is built
 /// into the kernel.
 const MODULES: [&str; 14] = [
@@ -45,7 +45,7 @@ const MODULES: [&str; 14] = [
 
 /// The kind of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Database,
     Network,
     Disk,
@@ -53,9 +53,9 @@ enum Kind {
 
 /// A load of a guest, with the host's part of it.
 pub struct Load {
-    kind: Kind,
+    pub(super) kind: Kind,
     disk: NamelessFile,
-    flood: Flood,
+    pub(super) flood: Flood,
     /// Sectors that the guest's disk had read and written before the last run.
     sectors: [u64; 2],
 }

@@ -9,9 +9,11 @@
 mod about;
 mod answers;
 mod flood;
+mod host_folder;
 mod linux;
 mod load;
 mod native;
+mod native_load;
 mod neighbour;
 mod paper;
 mod study;

@@ -1,14 +1,13 @@
 //! Runs the guest's program of the experiment `interruptible` on the host itself: how late its
 //! threads are woken, and the cost of its processes.
 
-use super::about::{FORK, PIPE};
+use super::host_folder::HostFolder;
 use super::linux::{LATENCY, told};
-use crate::experiment::Timed;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use super::load::Load;
+use super::native_load;
+use crate::experiment::{LabError, Timed};
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_host_facts::processors::time_of_children;
 
 /// The result on the host.
@@ -20,31 +19,31 @@ pub struct Native {
 }
 
 impl Native {
-    /// Runs the program. `None` if the host does not permit it, or if the program cannot do this
-    /// there.
-    pub fn run(verb: &str, events: u64) -> Option<Self> {
-        // The others execute programs at paths that only guests have.
-        if ![FORK, PIPE].contains(&verb) {
-            return None;
+    /// Runs the program, next to a load if there is one; `guests` is the folder that `scripts/get-guests` has filled.
+    /// `None` if the host does not permit it or lacks something, or if the program fails there.
+    pub fn run(
+        verb: &str,
+        events: u64,
+        load: Option<&Load>,
+        guests: Option<&Path>,
+    ) -> Option<Self> {
+        let folder = HostFolder::new()?;
+        folder.add_program(LATENCY.name, LATENCY.wide)?;
+        if let Some(load) = load {
+            native_load::prepare(load, guests, &folder, events)?;
         }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-lab-latency-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o700)
-            .open(&path);
-        let written = file.and_then(|mut file| file.write_all(LATENCY.wide));
-        let before = time_of_children();
-        let ran = written.and_then(|()| {
-            Command::new(&path)
+        let run = || {
+            Command::new(folder.file(LATENCY.name))
                 .args([verb, &events.to_string()])
                 .output()
-        });
+                .map_err(|error| LabError::Host(error.to_string()))
+        };
+        let before = time_of_children();
+        let ran = match load {
+            Some(load) => load.during(run),
+            None => run(),
+        };
         let taken = time_of_children() - before;
-        let _ = fs::remove_file(&path);
         let output = ran.ok().filter(|output| output.status.success())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let [_, p50, p99, max] = told(&text)?;
@@ -65,5 +64,35 @@ impl Native {
         ] {
             timed.values.insert(format!("native-{name}"), value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::about::{DATABASE, EXEC, FORK, NETWORK, PIPE};
+    use super::*;
+
+    #[test]
+    fn the_studys_programs_run_on_the_host() {
+        for verb in [FORK, EXEC, PIPE] {
+            let native = Native::run(verb, 200, None, None);
+            let native = native.unwrap_or_else(|| panic!("{verb} did not run"));
+            assert!(
+                native.late[2] >= native.late[0] && native.event > 0.0,
+                "{verb}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_load_runs_on_the_host_if_it_has_what_the_load_needs() {
+        let run = |workload, guests| {
+            let load = Load::of(workload).unwrap();
+            Native::run("load", 200, load.as_ref(), guests)
+        };
+        assert!(run(NETWORK, None).is_some());
+        assert!(run(DATABASE, None).is_none(), "no database");
+        let nothing = Path::new("/nonexistent");
+        assert!(run(DATABASE, Some(nothing)).is_none());
     }
 }

@@ -89,8 +89,7 @@ pub fn beside_ours(results: &Results) -> Section {
              the guest itself held them off, which masks nothing more and does not stop. The study resumed the \
              monitor's frame; resume here goes on from numbers that say how far the work came."
                 .into(),
-            "one event: processor time, with the monitor's (exec is not run natively). 'no difference': none \
-             was measured."
+            "one event: processor time, with the monitor's. 'no difference': none was measured."
                 .into(),
         ],
     }

@@ -500,6 +500,10 @@ fn how_long_interrupts_wait_is_compared_on_linux() {
                 "{sample}"
             );
             assert!(value("to-handler-count") > 0.0, "{sample}");
+            if cell["workload"] != "disk-flood" {
+                // The host runs the program too; not every file system lets blocks past the cache.
+                assert!(value("native-p50") > 0.0, "{sample}");
+            }
             // Something in the monitor was waited for each time, if only the way out of guest code.
             let values = sample["values"].as_object().unwrap();
             assert!(
