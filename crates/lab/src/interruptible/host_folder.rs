@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder.
+/// A private folder in the folder for temporary files.
 pub struct HostFolder(PathBuf);
 
 impl HostFolder {
@@ -25,7 +25,7 @@ impl HostFolder {
         self.0.join(name)
     }
 
-    /// The folder's path.
+    /// Where the folder is.
     pub fn path(&self) -> &Path {
         &self.0
     }

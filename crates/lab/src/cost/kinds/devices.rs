@@ -6,7 +6,7 @@ use tollgate_exits::ExitKind::*;
 
 /// The exits of a request to a virtio device in memory: the device is notified and its interrupt
 /// acknowledged; fast paths write the local APIC's EOI. The device's thread may finish before the
-/// guest sleeps.
+/// guest sleeps; if its interrupt waits when STI lets it in, HLT is executed alone.
 const REQUEST: &[Expected] = &[
     Expected {
         first: 16,
@@ -15,11 +15,12 @@ const REQUEST: &[Expected] = &[
     exits(InterruptDelivered, 1),
     at_least(Halt, 0),
     at_least(Interrupted, 0),
+    at_least(SingleStep, 0),
 ];
 
 /// The exits of a request that reads eight sectors through the data register of an IDE disk: six registers are written,
 /// and for each sector the disk interrupts, its status is read and REP INSW, which what happens outside may divide, takes
-/// the data.
+/// the data. After the first sector, the interrupt of the next one waits when STI lets it in.
 const SECTORS_BY_PORT: &[Expected] = &[
     exits(PortOut, 6),
     at_least(PortIn, 16),
@@ -28,6 +29,7 @@ const SECTORS_BY_PORT: &[Expected] = &[
     at_first(MmioWrite),
     at_least(Halt, 0),
     at_least(Interrupted, 0),
+    at_least(SingleStep, 0),
 ];
 
 /// The exits of the same request by the bus master: its list, its status and its start are written in addition, and it
@@ -40,6 +42,7 @@ const SECTORS_BY_MASTER: &[Expected] = &[
     at_first(MmioWrite),
     at_least(Halt, 0),
     at_least(Interrupted, 0),
+    at_least(SingleStep, 0),
 ];
 
 /// These kinds, in the order of the output.
