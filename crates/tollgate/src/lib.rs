@@ -73,6 +73,7 @@ pub fn main() -> ExitCode {
 }
 
 fn command() -> u8 {
+    tollgate_machine::board::begin_frequency_measurement();
     signals::ignore_file_size_limit();
     match command_line::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),

@@ -18,7 +18,7 @@ mod outside;
 pub mod pic;
 mod state;
 
-pub use clock::GuestClock;
+pub use clock::{GuestClock, begin_frequency_measurement};
 pub use console::Console;
 pub use interrupts::Interrupts;
 pub use irq_line::IrqLine;
