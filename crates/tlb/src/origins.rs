@@ -44,8 +44,6 @@ const CHAINS_PER_RECENT: usize = 16;
 /// The most physical pages that are searched for one by one. For a larger range, all notes are
 /// examined.
 const FEW_PAGES: u64 = 256;
-/// The index that means that there is no earlier note.
-const NONE: u32 = u32::MAX;
 /// How many of the newest notes of a chain are examined, so that a page is not noted twice.
 const NEWEST: usize = 8;
 
@@ -60,7 +58,7 @@ fn large_page(page: u64, size: u64) -> u64 {
 struct Note {
     linear_page: u64,
     physical_page: u64,
-    /// Index of the previous note in the chain, or [`NONE`].
+    /// Index of the previous note in the chain plus one, or 0 if there is none.
     earlier: u32,
 }
 
@@ -81,7 +79,8 @@ struct ReverseMap {
     recent: Box<[Recent]>,
     /// The number of times that the notes were cleared. 0 is never current.
     generation: u64,
-    /// For each chain the index of its newest note, or [`NONE`].
+    /// For each chain the index of its newest note plus one, or 0 if it is empty: of zeroes that
+    /// were never written the host needs no memory.
     newest: Box<[u32]>,
 }
 
@@ -97,7 +96,7 @@ impl ReverseMap {
             notes: Vec::new(),
             recent: vec![never; (buckets / CHAINS_PER_RECENT).max(1)].into_boxed_slice(),
             generation: 1,
-            newest: vec![NONE; buckets].into_boxed_slice(),
+            newest: vec![0; buckets].into_boxed_slice(),
         }
     }
 
@@ -108,7 +107,7 @@ impl ReverseMap {
     fn chain(&self, physical_page: u64) -> impl Iterator<Item = &Note> {
         let mut next = self.newest[self.bucket(physical_page)];
         std::iter::from_fn(move || {
-            let note = self.notes.get(next as usize)?;
+            let note = self.notes.get((next as usize).checked_sub(1)?)?;
             next = note.earlier;
             Some(note)
         })
@@ -137,7 +136,7 @@ impl ReverseMap {
         }
         let bucket = self.bucket(physical_page);
         let newest = &mut self.newest[bucket];
-        let earlier = std::mem::replace(newest, self.notes.len() as u32);
+        let earlier = std::mem::replace(newest, self.notes.len() as u32 + 1);
         self.notes.push(Note {
             linear_page,
             physical_page,
@@ -152,7 +151,7 @@ impl ReverseMap {
     fn clear(&mut self) {
         let buckets = self.newest.len();
         for note in &self.notes {
-            self.newest[note.physical_page as usize % buckets] = NONE;
+            self.newest[note.physical_page as usize % buckets] = 0;
         }
         self.notes.clear();
         self.notes.shrink_to(1 << 16);

@@ -143,7 +143,11 @@ impl HostOffsetIndex {
     /// The blocks whose code begins in a range of offsets, in order of their offsets.
     pub fn within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
         let first = offsets.start as usize / UNIT;
-        let end = (offsets.end as usize).div_ceil(UNIT).min(self.last.len());
+        // An empty index, as when a machine starts, is not searched.
+        let end = match self.count {
+            0 => first,
+            _ => (offsets.end as usize).div_ceil(UNIT).min(self.last.len()),
+        };
         (first..end).flat_map(move |unit| {
             let mut by_place = [None; PLACES];
             for (id, place) in self.chain(unit) {

@@ -110,9 +110,43 @@ pub(super) fn is_free() -> bool {
 /// Whether the process has no mapping in a range of addresses (without its end), and will not get
 /// any.
 pub(super) fn is_range_free(range: (u64, u64)) -> bool {
+    has_limited_stack() && is_unmapped(range).unwrap_or_else(|| is_free_in_maps(range))
+}
+
+/// Whether the process has no mapping in a range of addresses (without its end), as far as the host
+/// can tell by an attempt to map all of it. That takes microseconds; the list of all mappings takes
+/// the longer the more there are.
+fn is_unmapped((first, end): (u64, u64)) -> Option<bool> {
+    let bytes = (end - first) as usize;
+    // SAFETY: a new mapping without access, which replaces nothing (MAP_FIXED_NOREPLACE).
+    let mapped = unsafe {
+        libc::mmap(
+            first as *mut _,
+            bytes,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    if mapped != libc::MAP_FAILED {
+        // SAFETY: the range is the mapping just made, which nothing has used.
+        unsafe { libc::munmap(mapped, bytes) };
+        // A kernel that does not know the flag may choose another place.
+        return (mapped as u64 == first).then_some(true);
+    }
+    let error = std::io::Error::last_os_error();
+    // Any other error, such as a limit on addresses, says nothing.
+    (error.raw_os_error() == Some(libc::EEXIST)).then_some(false)
+}
+
+fn is_free_in_maps(range: (u64, u64)) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps");
     let is_in_the_way = |line: &str| is_in_the_way(line, range);
-    has_limited_stack() && maps.is_ok_and(|maps| !maps.lines().any(is_in_the_way))
+    maps.is_ok_and(|maps| !maps.lines().any(is_in_the_way))
 }
 
 /// Whether a line of /proc/self/maps describes a mapping in a range of addresses (without its end).
@@ -156,6 +190,22 @@ mod tests {
         drop(first);
         let again: Vec<Region> = (0..REGIONS).map_while(|_| Region::take()).collect();
         assert!(again.iter().any(|region| region.base() == base));
+    }
+
+    #[test]
+    fn a_range_with_a_mapping_in_it_is_not_free() {
+        let own = (&raw const TAKEN) as u64 & !0xfff;
+        for (first, end) in [(own, own + 0x1000), (own - 0x10_0000, own + 0x10_0000)] {
+            assert_eq!(is_unmapped((first, end)), Some(false));
+            assert!(!is_free_in_maps((first, end)));
+        }
+        // Nothing is left behind where nothing was.
+        // Other tests use the regions, so this place is outside of them.
+        let nowhere = (FIRST - 0x2000, FIRST - 0x1000);
+        for _ in 0..2 {
+            assert_eq!(is_unmapped(nowhere), Some(true));
+            assert!(is_free_in_maps(nowhere));
+        }
     }
 
     #[test]
