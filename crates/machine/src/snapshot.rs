@@ -8,13 +8,14 @@
 //!                     belongs, and a checksum of each (JSON)
 //! ```
 //!
-//! A restored machine maps the pieces of RAM from the file and copies nothing at its start
-//! ([`tollgate_memory::ram`]). Disks stay where they are: the description says in which state they
+//! A restored machine maps the pieces of RAM from the file. At its start it copies nothing
+//! ([`tollgate_memory::ram`]), or the pages that such machines are known to write first. Disks stay where they are: the description says in which state they
 //! were, and a machine is not restored on others.
 
 mod disks;
 pub(crate) mod error;
 mod file;
+mod first_writes;
 mod put_back;
 mod restore;
 mod version;
@@ -29,6 +30,7 @@ pub use self::version::SNAPSHOT_VERSION;
 use crate::config::VmConfig;
 use crate::saved::MachineState;
 use serde::{Deserialize, Serialize};
+pub use tollgate_memory::PageSpan;
 pub use tollgate_memory::ram::PIECE_BYTES;
 
 /// A range of consecutive pieces in the file.

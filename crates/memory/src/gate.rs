@@ -6,6 +6,7 @@
 
 mod discard;
 mod regions;
+mod saved;
 mod transfers;
 
 pub use self::transfers::Filling;
@@ -13,10 +14,9 @@ pub use self::transfers::Filling;
 use self::transfers::Transfers;
 use crate::code_map::{CodeMap, pages_of};
 use crate::map::REGIONS_END;
-use crate::ram::{GuestRam, MemoryBacking, MemoryError, PIECE_BYTES, SavedRun};
+use crate::ram::{GuestRam, MemoryBacking, MemoryError};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -117,22 +117,6 @@ impl GuestMemory {
         written
     }
 
-    /// Gives all RAM the contents that it had when the machine was restored from a snapshot. Returns
-    /// the number of pages that were written, or `None` if the machine was not restored.
-    ///
-    /// # Errors
-    ///
-    /// The host's error; parts of RAM may have the present contents then.
-    pub fn put_back(&mut self) -> io::Result<Option<u64>> {
-        let mut pages = Vec::new();
-        let was_restored = (self.0.ram)
-            .compare_with_saved(|address, before| pages.push((address, Box::new(*before))))?;
-        for (address, before) in &pages {
-            self.write(*address, &before[..]);
-        }
-        Ok(was_restored.then_some(pages.len() as u64))
-    }
-
     /// Makes all RAM zero, as in a machine that was just switched on. All code counts as written.
     ///
     /// # Errors
@@ -152,43 +136,6 @@ impl GuestMemory {
         }
         self.0.has_code_writes.set(!writes.is_empty());
         Ok(())
-    }
-
-    /// Maps ranges of RAM from a snapshot's file: nothing is copied until something is stored there.
-    ///
-    /// # Errors
-    ///
-    /// See [`GuestRam`]; the contents of RAM are then undefined. Also refused if there is another
-    /// handle to this memory.
-    pub fn map_saved(&mut self, file: OwnedFd, runs: &[SavedRun]) -> io::Result<()> {
-        let shared = Rc::get_mut(&mut self.0).ok_or(io::ErrorKind::ResourceBusy)?;
-        shared.ram.map_saved(file, runs)
-    }
-
-    /// The address of the first piece of RAM from `address` on that may have contents other than
-    /// zero; pieces have [`PIECE_BYTES`](crate::ram::PIECE_BYTES). `None` if there is none.
-    pub fn next_piece(&self, address: PhysicalAddress) -> Option<PhysicalAddress> {
-        self.0.ram.next_piece(address.0).map(PhysicalAddress)
-    }
-
-    /// Reads a piece of RAM, also where a region hides it. What lies after the end of RAM is zero.
-    ///
-    /// # Errors
-    ///
-    /// There is no RAM, the address is no multiple of the size, or the host's error.
-    pub fn read_piece(
-        &self,
-        address: PhysicalAddress,
-        bytes: &mut [u8; PIECE_BYTES as usize],
-    ) -> io::Result<()> {
-        self.0.ram.read_piece(address.0, bytes)
-    }
-
-    /// Makes a physical page (address divided by 4096) the machine's own before it is written
-    /// through its host address, if its contents are still in a snapshot's file.
-    #[inline]
-    pub fn take_own(&mut self, page: u64) {
-        self.0.ram.own(PhysicalAddress(page * PAGE_SIZE), PAGE_SIZE);
     }
 
     /// Records that `length` bytes were written through a host address.

@@ -25,4 +25,4 @@ pub use code_map::{CodeMap, LINE_SIZE};
 pub use gate::{CodeWrite, Filling, GuestMemory};
 pub use layout::{MemoryRegion, PhysicalLayout};
 pub use map::{BlockId, MapError, PageUse, Region, RegionKind};
-pub use ram::{GuestRam, LentRam, MemoryBacking, MemoryError};
+pub use ram::{GuestRam, LentRam, MemoryBacking, MemoryError, PageSource, PageSpan};

@@ -6,9 +6,11 @@
 //! still cannot reach the monitor's memory.
 
 mod backing;
+mod compare;
 mod error;
 mod huge_pages;
 mod lent;
+mod own_copies;
 mod pieces;
 mod regions;
 mod saved;
@@ -16,7 +18,7 @@ mod saved;
 pub use self::backing::MemoryBacking;
 pub use self::error::{MAX_RAM_BYTES, MemoryError};
 pub use self::lent::LentRam;
-pub use self::saved::{PIECE_BYTES, SavedRun};
+pub use self::saved::{MOST_FILES, PIECE_BYTES, PageSource, PageSpan, SavedRun};
 
 use self::huge_pages::HugePages;
 use self::saved::SavedPieces;
@@ -280,7 +282,10 @@ impl GuestRam {
         let last = address + (length - 1);
         let mut at = address;
         while at / HUGE_PAGE <= last / HUGE_PAGE {
-            if self.huge_pages.is_due(at) && !self.saved.is_in_huge_page(at) {
+            if self.huge_pages.is_due(at)
+                && self.huge_pages.is_used(at)
+                && !self.saved.is_in_huge_page(at)
+            {
                 self.huge_pages.ask(self.base, at);
             }
             at += HUGE_PAGE;

@@ -28,17 +28,17 @@
 pub mod anchors;
 mod area;
 pub mod narrow;
+mod page_set;
 mod runs;
 mod window;
-mod writable_pages;
 
 pub use self::area::BESIDE_WINDOW;
 pub use self::runs::Run;
 
 use self::anchors::Anchors;
 use self::area::Region;
+use self::page_set::PageSet;
 use self::window::{PART_PAGES, Window, part_of};
-use self::writable_pages::WritablePages;
 use crate::derived::{PageRange, SPACES, SpaceNumber};
 use crate::view::View;
 use std::io;
@@ -106,7 +106,9 @@ pub struct ShadowWindows {
     windows: Vec<Window>,
     most_mappings: usize,
     /// The pages to which any window may allow stores.
-    writable: WritablePages,
+    writable: PageSet,
+    /// The pages that any window may have been given for loads only.
+    for_loads: PageSet,
     loaded: SpaceNumber,
     anchors: Option<Anchors>,
     /// Whether the anchors are used.
@@ -122,7 +124,8 @@ impl ShadowWindows {
         area::is_free().then(|| Self {
             windows: Vec::new(),
             most_mappings: most_mappings(),
-            writable: WritablePages::default(),
+            writable: PageSet::default(),
+            for_loads: PageSet::default(),
             loaded: SpaceNumber::default(),
             anchors: None,
             uses_anchors: false,
@@ -333,8 +336,9 @@ impl ShadowWindows {
             return Err(io::Error::last_os_error());
         }
         self.counts.mapped += 1;
-        if run.writable {
-            self.writable.insert(run.physical, run.count);
+        match run.writable {
+            true => self.writable.insert(run.physical, run.count),
+            false => self.for_loads.insert(run.physical, run.count),
         }
         window.runs.insert(run);
         Ok(())
@@ -388,6 +392,25 @@ impl ShadowWindows {
         }
         self.writable.remove(physical_page);
         allowed
+    }
+
+    /// Unmaps the physical pages from `first` up to but not including `end` from all windows that
+    /// were given them for loads only, in any space: other memory has their contents now.
+    pub fn unmap_loads_from(&mut self, first: u64, end: u64) {
+        if !(first..end).any(|page| self.for_loads.may_hold(page)) {
+            return;
+        }
+        for window in &mut self.windows {
+            let pages = |run: &Run| {
+                let (from, to) = (first.max(run.physical), end.min(run.physical + run.count));
+                let place = |physical: u64| run.page + (physical - run.physical);
+                (!run.writable && from < to).then(|| (place(from), place(to)))
+            };
+            for (from, to) in window.runs.iter().filter_map(pages).collect::<Vec<_>>() {
+                self.counts.unmapped += window.unmap(from, to);
+            }
+        }
+        (first..end).for_each(|page| self.for_loads.remove(page));
     }
 
     /// Forgets linear pages of the loaded space.

@@ -165,6 +165,25 @@ fn stores_to_a_physical_page_end_in_all_spaces() {
 }
 
 #[test]
+fn pages_for_loads_can_be_unmapped_wherever_they_are() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(0x10_0000, 8, 20, false);
+    test.map(0x20_0000, 1, 23, true);
+    test.windows.load(SpaceNumber::new(1), true);
+    test.map(0x30_0000, 2, 22, false);
+    test.windows.unmap_loads_from(0, 20);
+    assert_eq!(test.read(0x30_0000), Some(22));
+    test.windows.unmap_loads_from(22, 24);
+    assert_eq!(test.read(0x30_0000), None);
+    assert_eq!(test.read(0x30_1000), None);
+    test.windows.load(SpaceNumber::new(0), true);
+    let read = |page: u64| test.read(0x10_0000 + page * PAGE_SIZE);
+    let pages = [0, 1, 2, 3, 4, 7].map(read);
+    assert_eq!(pages, [Some(20), Some(21), None, None, Some(24), Some(27)]);
+    assert_eq!(test.read(0x20_0000), Some(23), "it was mapped for stores");
+}
+
+#[test]
 fn spaces_have_windows_of_their_own_and_share_the_upper_half() {
     let Some(mut test) = Test::new() else { return };
     test.map(LOW, 1, 1, true);

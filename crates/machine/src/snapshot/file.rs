@@ -5,6 +5,7 @@ use super::{Description, PieceRun, SNAPSHOT_VERSION, piece_offset};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use tollgate_memory::PageSpan;
 use tollgate_memory::ram::{PIECE_BYTES, SavedRun};
 
 /// The first bytes of every snapshot.
@@ -33,6 +34,7 @@ pub struct SnapshotFile {
     path: PathBuf,
     file: File,
     description: Description,
+    pub(super) ahead: Vec<PageSpan>,
 }
 
 impl SnapshotFile {
@@ -102,7 +104,15 @@ impl SnapshotFile {
             path: path.into(),
             file,
             description,
+            ahead: Vec::new(),
         })
+    }
+
+    /// Names pages of RAM that the guest is expected to write soon. They are copied when a machine
+    /// is restored. Any list will do: pages that the snapshot does not have are left out, and the
+    /// number of copies is limited.
+    pub fn copy_ahead(&mut self, pages: Vec<PageSpan>) {
+        self.ahead = pages;
     }
 
     /// Returns the file's path.
@@ -144,6 +154,7 @@ pub(super) fn saved_run(run: &PieceRun) -> SavedRun {
     SavedRun {
         address: run.address,
         bytes: run.pieces * PIECE_BYTES,
+        file: 0,
         file_offset: piece_offset(run.first),
     }
 }

@@ -23,7 +23,7 @@ impl Vm {
     /// # Errors
     /// [`BuildError`], which prints as one line for the user.
     pub fn restored(
-        snapshot: SnapshotFile,
+        mut snapshot: SnapshotFile,
         config: &VmConfig,
         consoles: Consoles,
         handle: &VmHandle,
@@ -38,6 +38,7 @@ impl Vm {
         for disk in &snapshot.description().disks {
             disk.check().map_err(SnapshotError::Disk)?;
         }
+        let ahead = std::mem::take(&mut snapshot.ahead);
         let (path, file, description) = snapshot.into_parts();
         let media = Media::of(&description.config);
         let damaged = |error| SnapshotError::Read(path.clone(), error);
@@ -45,8 +46,9 @@ impl Vm {
         let mapped = file.try_clone().map_err(damaged)?;
         let mut vm = Self::assemble(config, consoles, handle, |memory| {
             memory
-                .map_saved(mapped.into(), &whole_pieces(memory, &runs))
+                .map_saved(vec![mapped], &whole_pieces(memory, &runs))
                 .and_then(|()| fill_rest(memory, &runs, &file))
+                .and_then(|()| memory.copy_ahead(&ahead))
                 .map_err(damaged)?;
             Ok(CpuState::at_reset())
         })?;

@@ -142,10 +142,11 @@ impl GuestMemory {
     }
 
     /// Whether other memory or devices have appeared at some pages since the last
-    /// [`GuestMemory::take_map_changes`]: everything derived from these pages is invalid.
+    /// [`GuestMemory::take_map_changes`], so that everything derived from these pages is invalid;
+    /// or pages [have moved](GuestMemory::has_moved).
     #[inline]
     pub fn has_map_changes(&self) -> bool {
-        self.0.has_map_changes.get()
+        self.0.has_map_changes.get() || self.has_moved()
     }
 
     /// Takes the ranges of pages, first and last, where other memory or devices appear now.

@@ -5,15 +5,29 @@
 //! page ([`crate::huge_page`]): that takes a tenth of the time of its pages' faults, and the huge
 //! page needs only one entry of the host processor's TLB. Where the host has no huge page
 //! available, it still allocates page by page.
+//!
+//! A machine that was restored from a snapshot has written its memory already and may need little
+//! more: then the host is asked when several of a huge page's pages were needed.
 
+use crate::cells::cells;
 use crate::huge_page::{self, HUGE_PAGE};
 use std::cell::Cell;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// How many pages in the range of a huge page a restored machine needs before the host is asked: an
+/// eighth.
+const USED_PAGES: u32 = 64;
+
+/// Words with a bit for each page of a huge page.
+const WORDS: u64 = HUGE_PAGE / PAGE_SIZE / 64;
 
 /// Which huge pages of RAM the host has been asked for.
 #[derive(Debug)]
 pub(super) struct HugePages {
     /// A bit for each huge page, by physical address.
     asked: Box<[Cell<u64>]>,
+    /// In a machine that was restored: a bit for each page that was needed. Otherwise empty.
+    needed: Box<[Cell<u64>]>,
 }
 
 impl HugePages {
@@ -22,7 +36,31 @@ impl HugePages {
         let words = span.div_ceil(HUGE_PAGE).div_ceil(64) as usize;
         Self {
             asked: vec![Cell::new(0); words].into(),
+            needed: Box::default(),
         }
+    }
+
+    /// Lets the host be asked only for huge pages of which several pages were needed.
+    pub(super) fn wait_for_use(&mut self, span: u64) {
+        let words = span.div_ceil(HUGE_PAGE) * WORDS;
+        self.needed = cells(vec![0; words as usize]);
+    }
+
+    /// Notes that the page with this physical address is needed. Returns whether enough pages of
+    /// its huge page were needed.
+    pub(super) fn is_used(&self, address: u64) -> bool {
+        if self.needed.is_empty() {
+            return true;
+        }
+        let page = address / PAGE_SIZE;
+        let first = (address / HUGE_PAGE * WORDS) as usize;
+        let Some(words) = self.needed.get(first..first + WORDS as usize) else {
+            return false;
+        };
+        let word = &words[(page / 64 % WORDS) as usize];
+        word.set(word.get() | 1 << (page % 64));
+        let needed = words.iter().map(|word| word.get().count_ones());
+        needed.sum::<u32>() >= USED_PAGES
     }
 
     /// Whether the host has not been asked yet for the huge page with this physical address.
@@ -100,6 +138,20 @@ mod tests {
         let mut bytes = [0; 4];
         assert!(ram.read(PhysicalAddress(HUGE_PAGE - 2), &mut bytes));
         assert_eq!(bytes, [0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn a_restored_machine_asks_when_an_eighth_is_needed() {
+        let mut ram = GuestRam::new(8 << 20).unwrap();
+        ram.huge_pages.wait_for_use(8 << 20);
+        let first = HUGE_PAGE / 4096;
+        for page in first..first + 63 {
+            assert!(ram.host_page(page).is_some() && ram.host_page(page).is_some());
+        }
+        assert!(ram.huge_pages.is_due(HUGE_PAGE));
+        assert!(ram.host_page(first + 500).is_some());
+        assert!(!ram.huge_pages.is_due(HUGE_PAGE));
+        assert!(ram.huge_pages.is_due(2 * HUGE_PAGE));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The contents of RAM in pieces, as a snapshot takes them.
 
 use super::GuestRam;
-use super::saved::{PIECE_BYTES, PIECE_PAGES};
+use super::saved::{PIECE_BYTES, PIECE_PAGES, PageSpan};
 use crate::layout::HIGH_RAM_START;
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ impl GuestRam {
             if at >= self.layout.span() {
                 return None;
             }
-            if self.saved.has(at / PAGE_SIZE) {
+            if self.saved.left_of(at / PIECE_BYTES) != 0 {
                 return Some(at);
             }
             let (base, end) = match at >= HIGH_RAM_START {
@@ -34,7 +34,7 @@ impl GuestRam {
             let data = data.map(|data| data / PIECE_BYTES * PIECE_BYTES);
             // Pieces in between may be in a snapshot's file.
             let saved = (at / PIECE_BYTES..data.unwrap_or(end) / PIECE_BYTES)
-                .find(|piece| self.saved.has(piece * PIECE_PAGES));
+                .find(|piece| self.saved.left_of(*piece) != 0);
             match saved.map(|piece| piece * PIECE_BYTES).or(data) {
                 Some(found) => return Some(found.max(at)),
                 None => at = end.next_multiple_of(PIECE_BYTES),
@@ -53,9 +53,6 @@ impl GuestRam {
         address: u64,
         bytes: &mut [u8; PIECE_BYTES as usize],
     ) -> io::Result<()> {
-        if let Some((file, offset)) = self.saved_page(address / PAGE_SIZE) {
-            return File::from(file.try_clone()?).read_exact_at(bytes, offset);
-        }
         let end = match address < self.layout.low_bytes() {
             true => self.layout.low_bytes(),
             false => self.layout.span(),
@@ -65,13 +62,25 @@ impl GuestRam {
         let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
         let (contents, rest) = bytes.split_at_mut(length as usize);
         rest.fill(0);
-        File::from(self.file.try_clone()?).read_exact_at(contents, offset)
+        File::from(self.file.try_clone()?).read_exact_at(contents, offset)?;
+        // Pages that are still in a snapshot's file have no contents in the machine's own.
+        let first = address / PAGE_SIZE;
+        let end = first + PIECE_PAGES;
+        for span in self.saved.spans_left(PageSpan { first, end }) {
+            let Some((file, offset)) = self.saved_page(span.first) else {
+                continue;
+            };
+            let place = |page: u64| ((page - first) * PAGE_SIZE) as usize;
+            let part = &mut bytes[place(span.first)..place(span.end)];
+            File::from(file.try_clone()?).read_exact_at(part, offset)?;
+        }
+        Ok(())
     }
 }
 
 /// The offset of the first byte from `offset` on that a file of the host's memory holds; `None` if
 /// the rest of the file is a hole.
-fn next_data(file: &OwnedFd, offset: u64) -> Option<u64> {
+pub(super) fn next_data(file: &OwnedFd, offset: u64) -> Option<u64> {
     // SAFETY: a plain system call on our descriptor, whose position nothing else uses.
     let found = unsafe { libc::lseek(file.as_raw_fd(), offset as libc::off_t, libc::SEEK_DATA) };
     u64::try_from(found).ok()
@@ -97,6 +106,9 @@ mod tests {
         let mut bytes = [0; PIECE];
         ram.read_piece(17 * PIECE_BYTES, &mut bytes).unwrap();
         assert!(bytes.iter().all(|&byte| byte == 3));
+        ram.read_piece(18 * PIECE_BYTES, &mut bytes).unwrap();
+        assert_eq!(bytes[0], 1);
+        assert!(bytes[1..].iter().all(|&byte| byte == 4));
         ram.read_piece(29 * PIECE_BYTES, &mut bytes).unwrap();
         assert_eq!((bytes[69], bytes[70]), (0, 1));
         assert!(ram.read_piece(32 * PIECE_BYTES, &mut bytes).is_err());

@@ -100,6 +100,7 @@ impl GuestView {
         let mut page_use = self.memory.ram().page_use(physical.page());
         if write && page_use == PageUse::Saved {
             self.memory.take_own(physical.page());
+            self.follow_moved();
             page_use = PageUse::Ram;
         }
         let host_page = self.memory.ram().host_page(physical.page());
@@ -160,8 +161,9 @@ impl GuestView {
             let physical = PhysicalAddress(translation.physical.0.wrapping_add(distance));
             let page = physical.page();
             let other = LinearAddress(place);
+            let page_use = self.memory.ram().page_use(page);
             let is_plain = place != here
-                && self.memory.ram().page_use(page) == PageUse::Ram
+                && matches!(page_use, PageUse::Ram | PageUse::Saved)
                 && !self.memory.code().page_has_code(page)
                 && !self.memory.code().is_watched(page)
                 && (self.translations)
@@ -173,7 +175,7 @@ impl GuestView {
             let Some(host_page) = self.memory.ram().host_page(page) else {
                 continue;
             };
-            let stores = match translation.writable_now {
+            let stores = match translation.writable_now && page_use == PageUse::Ram {
                 true => Stores::Always,
                 false => Stores::Never,
             };
@@ -206,7 +208,11 @@ impl GuestView {
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Translation, Exception> {
-        PagingRegisters::of(state).walk(&mut self.memory, linear, kind, privilege)
+        let registers = PagingRegisters::of(state);
+        let translation = registers.walk(&mut self.memory, linear, kind, privilege);
+        // The walk may have set bits in a table that was in a snapshot's file.
+        self.follow_moved();
+        translation
     }
 
     /// Reads eight bytes of a system table inside a page, if the supervisor's view of the software

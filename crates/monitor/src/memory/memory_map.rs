@@ -11,6 +11,7 @@ impl GuestView {
     /// found through the code writes that the memory gate has noted.
     #[cold]
     pub(crate) fn follow_map<R: Runner>(&mut self, runner: &mut R) {
+        self.follow_moved();
         for (first, last) in self.memory.take_map_changes() {
             self.change_translations(
                 runner,
@@ -19,6 +20,16 @@ impl GuestView {
                     last: PhysicalAddress(last * PAGE_SIZE),
                 },
             );
+        }
+    }
+
+    /// Unmaps from windows what is no longer in a snapshot's file.
+    #[inline]
+    pub(crate) fn follow_moved(&mut self) {
+        if self.memory.has_moved() {
+            for span in self.memory.take_moved() {
+                self.translations.unmap_from_windows(span);
+            }
         }
     }
 }

@@ -185,15 +185,19 @@ impl GuestView {
         self.translations.is_window_aside(named)
     }
 
-    /// Whether a page is plain RAM.
+    /// Whether a page is plain RAM, be it in a snapshot's file.
     fn is_plain(&self, physical_page: u64) -> bool {
-        self.memory.ram().page_use(physical_page) == PageUse::Ram
+        let page_use = self.memory.ram().page_use(physical_page);
+        matches!(page_use, PageUse::Ram | PageUse::Saved)
     }
 
-    /// Whether the monitor need not see stores to a page of RAM.
-    fn holds_no_code(&self, physical_page: u64) -> bool {
+    /// Whether the monitor need not see stores to a page of RAM: the page holds no code, and is not
+    /// in a snapshot's file.
+    fn needs_no_watch(&self, physical_page: u64) -> bool {
         let code = self.memory.code();
-        !code.page_has_code(physical_page) && !code.is_watched(physical_page)
+        self.memory.ram().page_use(physical_page) == PageUse::Ram
+            && !code.page_has_code(physical_page)
+            && !code.is_watched(physical_page)
     }
 
     /// A page as a window may have it. `named` is the address that windows use for an address in
@@ -205,7 +209,7 @@ impl GuestView {
             page: named.page(),
             count: 1,
             physical,
-            writable: translation.writable_now && self.holds_no_code(physical),
+            writable: translation.writable_now && self.needs_no_watch(physical),
         })
     }
 
@@ -232,8 +236,10 @@ impl GuestView {
             return nothing;
         };
         let named = named_in_windows(state, linear, privilege);
-        // Windows map the machine's own file alone. What has a window is used often.
-        self.memory.take_own(translation.physical.page());
+        if kind == AccessKind::Write {
+            self.memory.take_own(translation.physical.page());
+            self.follow_moved();
+        }
         let Some(page) = self.page(named, &translation) else {
             return nothing;
         };
@@ -368,7 +374,7 @@ impl GuestView {
                     page: page.page - before + at,
                     count: 1,
                     physical: physical + at,
-                    writable: writable && self.holds_no_code(physical + at),
+                    writable: writable && self.needs_no_watch(physical + at),
                 },
             );
         }
@@ -385,12 +391,28 @@ impl GuestView {
         })
     }
 
+    /// Maps a run, in as many pieces as it has in files: some of its pages may be in a snapshot's.
     fn map_run(&mut self, run: Run) -> bool {
         let ram = self.memory.ram();
-        let Some(offset) = ram.file_offset(run.physical * PAGE_SIZE, run.count * PAGE_SIZE) else {
-            return false;
-        };
-        self.translations.map_window(run, ram.fd(), offset)
+        let mut done = 0;
+        while done < run.count {
+            let physical = run.physical + done;
+            let Some(source) = ram.source(physical, run.count - done) else {
+                return false;
+            };
+            let piece = Run {
+                page: run.page + done,
+                count: source.pages,
+                physical,
+                writable: run.writable,
+            };
+            let mapped = (self.translations).map_window(piece, source.file, source.offset);
+            if !mapped {
+                return false;
+            }
+            done += source.pages;
+        }
+        true
     }
 
     /// Takes back the window of an address that was put aside, as far as the guest's tables still
@@ -508,7 +530,7 @@ impl GuestView {
                 page,
                 count: 1,
                 physical: physical / PAGE_SIZE,
-                writable: writable && self.holds_no_code(physical / PAGE_SIZE),
+                writable: writable && self.needs_no_watch(physical / PAGE_SIZE),
             };
             push(&mut runs, next);
         }

@@ -32,6 +32,7 @@ mod random_code;
 mod register_maps;
 mod relocation;
 mod repeated_faults;
+mod restored_memory;
 mod segment_limits;
 mod segment_registers;
 mod self_modifying;

@@ -50,6 +50,13 @@ impl LongTlb {
         }
     }
 
+    /// See [`ShadowWindows::unmap_loads_from`].
+    pub fn unmap_loads_from(&mut self, first: u64, end: u64) {
+        if let Some(windows) = &mut self.windows {
+            windows.unmap_loads_from(first, end);
+        }
+    }
+
     /// Changes the shadow windows, and updates the tables for direct access.
     pub fn change_windows<R>(&mut self, change: impl FnOnce(&mut ShadowWindows) -> R) -> Option<R> {
         let windows = self.windows.as_mut()?;

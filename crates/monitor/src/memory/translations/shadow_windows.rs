@@ -2,6 +2,7 @@
 
 use super::Translations;
 use std::os::fd::BorrowedFd;
+use tollgate_memory::PageSpan;
 use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
 use tollgate_tlb::{Allows, GsTarget, KnownPage, View};
 use tollgate_x86::address::PAGE_SIZE;
@@ -113,6 +114,13 @@ impl Translations {
         self.changed = true;
         self.point_narrow();
         result.is_some_and(|result| result.is_ok())
+    }
+
+    /// Unmaps physical pages from all windows that have them for loads only: their contents are in
+    /// another file from now on. The software TLBs lead to the same host addresses as before.
+    #[cold]
+    pub(crate) fn unmap_from_windows(&mut self, pages: PageSpan) {
+        self.long_tlb.unmap_loads_from(pages.first, pages.end);
     }
 
     /// Empties the windows of the loaded space.
