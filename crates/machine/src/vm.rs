@@ -235,6 +235,17 @@ impl Vm {
         })
     }
 
+    /// Ends the devices, their threads and what they use of the host, and leaves the memory of the
+    /// guest and of its translations to the end of the process, where the host gives back all of it
+    /// together. For a process that ends next: it takes less time than dropping the machine.
+    pub fn end_with_process(self) {
+        let Self {
+            pc, vcpu, memory, ..
+        } = self;
+        drop(pc);
+        std::mem::forget((vcpu, memory));
+    }
+
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();

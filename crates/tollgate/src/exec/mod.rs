@@ -14,6 +14,7 @@ mod arguments;
 mod build_error;
 mod compressed;
 mod console;
+mod first_writes;
 mod image;
 mod initramfs;
 mod kernel;
@@ -46,6 +47,7 @@ use tollgate_machine::vm_handle::VmHandle;
 
 pub use arguments::{ExecArguments, ShareArgument, join_networks};
 use console::Console;
+use first_writes::FirstWrites;
 use kernel::{Kernel, Needs};
 use session::{End, Session, Setup};
 use streams::Links;
@@ -123,19 +125,25 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let console = Console::new(arguments.verbose);
     let handle = VmHandle::new();
     let warm = template.as_ref().and_then(|template| {
-        let snapshot = template.open()?;
+        let mut snapshot = template.open()?;
+        let record = FirstWrites::follow(template.first_writes(), &mut snapshot);
         let consoles = consoles_on(&console);
         let vm = Vm::restored(snapshot, &config, consoles, &handle);
-        vm.inspect_err(|_| template.remove()).ok()
+        let mut vm = vm.inspect_err(|_| template.remove()).ok()?;
+        if let Some(record) = &record {
+            record.begin(&mut vm);
+        }
+        Some((vm, record))
     });
     let is_warm = warm.is_some();
-    let mut vm = match warm {
-        Some(vm) => vm,
+    let (mut vm, record) = match warm {
+        Some(warm) => warm,
         None => {
             let modules = plan.kernel.read_modules(plan.needs())?;
             config.initramfs = Some(initramfs::new(&modules, plan.kernel.is_32_bit()));
-            Vm::build(&config, consoles_on(&console), &handle)
-                .map_err(|error| build_error::failure_of(&error, arguments))?
+            let vm = Vm::build(&config, consoles_on(&console), &handle)
+                .map_err(|error| build_error::failure_of(&error, arguments))?;
+            (vm, None)
         }
     };
     drop(links.guest);
@@ -159,6 +167,9 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     // After a panic the machine is only asked for its counts.
     let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
     let (end, losses) = session.finish();
+    if let Some(record) = record.filter(|_| outcome.is_some()) {
+        record.write(&mut vm);
+    }
     let code = match end {
         Some(end) => losses.exit_code(report_end(&end)),
         None => report_outcome(outcome, &console),
@@ -172,6 +183,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         is_written &= perf_map::write(&vm, &reporter);
     }
     is_written &= report.is_none_or(|report| report.write(&vm, start_up));
+    vm.end_with_process();
     Ok(match code {
         exit_code::SUCCESS if !is_written => FAILED,
         code => code,

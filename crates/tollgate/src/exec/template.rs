@@ -33,6 +33,8 @@ const SETTLING: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(1);
 /// The end of a template's name.
 const SUFFIX: &str = ".template";
+/// The end of the name of a template's [list](super::first_writes), after the same key.
+const LIST_EXTENSION: &str = "first-writes";
 
 /// The place of the template for one kind of guest.
 pub struct Template {
@@ -88,9 +90,14 @@ impl Template {
         }
     }
 
+    /// The place of the list of pages that guests write first.
+    pub fn first_writes(&self) -> PathBuf {
+        self.path.with_extension(LIST_EXTENSION)
+    }
+
     /// Removes a template that cannot be used.
     pub fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+        remove(&self.path);
     }
 
     /// The same place, for a template that is written.
@@ -107,6 +114,8 @@ impl NewTemplate {
         std::thread::sleep(SETTLING);
         let folder = self.0.parent().unwrap_or(Path::new("/"));
         remove_oldest(folder, MOST_TEMPLATES - 1);
+        // The list of an earlier template in this place.
+        let _ = fs::remove_file(self.0.with_extension(LIST_EXTENSION));
         let request = handle.request_snapshot(SnapshotOrder::Write {
             path: self.0,
             then: AfterSnapshot::Resume,
@@ -157,6 +166,12 @@ fn folder() -> Option<PathBuf> {
     is_private(&fs::symlink_metadata(&folder).ok()?).then_some(folder)
 }
 
+/// Removes a template and its list.
+fn remove(template: &Path) {
+    let _ = fs::remove_file(template);
+    let _ = fs::remove_file(template.with_extension(LIST_EXTENSION));
+}
+
 /// Removes templates until `most` are left, those first that were used the longest time ago, and
 /// what killed runs have left behind.
 fn remove_oldest(folder: &Path, most: usize) {
@@ -167,16 +182,19 @@ fn remove_oldest(folder: &Path, most: usize) {
             continue;
         };
         let is_template = entry.file_name().to_string_lossy().ends_with(SUFFIX);
+        let path = entry.path();
+        let is_list = path.extension().is_some_and(|it| it == LIST_EXTENSION)
+            && path.with_extension(&SUFFIX[1..]).exists();
         let age = modified.elapsed().unwrap_or_default();
         if is_template {
-            templates.push((modified, entry.path()));
-        } else if age > 10 * PATIENCE {
-            let _ = fs::remove_file(entry.path());
+            templates.push((modified, path));
+        } else if !is_list && age > 10 * PATIENCE {
+            let _ = fs::remove_file(path);
         }
     }
     templates.sort();
     let surplus = templates.len().saturating_sub(most);
     for (_, path) in templates.into_iter().take(surplus) {
-        let _ = fs::remove_file(path);
+        remove(&path);
     }
 }

@@ -42,6 +42,7 @@ impl Own {
         let folder = self.cache.join("tollgate/templates");
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut found: Vec<_> = entries
+            .filter(|entry| entry.path().extension().is_some_and(|it| it == "template"))
             .map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap()))
             .collect();
         found.sort();
@@ -157,6 +158,32 @@ fn a_template_that_cannot_be_used_is_replaced_and_the_command_runs() {
     assert_eq!(own.script(&[], "echo runs"), "runs\n");
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn the_pages_that_guests_write_first_are_listed_and_no_list_does_harm() {
+    let own = Own::new();
+    own.script(&[], "true");
+    let list = own.templates()[0].0.with_extension("first-writes");
+    assert!(!list.exists());
+    own.script(&[], "true");
+    let written = fs::read_to_string(&list).unwrap();
+    assert!(written.len() > 100, "{written}");
+    let mode = fs::metadata(&list).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    for list_of_others in [
+        "",
+        "[]",
+        "no list",
+        "[[7,3],[18446744073709551615,18446744073709551615]]",
+        "[[0,18446744073709551615]]",
+    ] {
+        fs::write(&list, list_of_others).unwrap();
+        assert_eq!(own.script(&[], "echo runs"), "runs\n");
+    }
+    fs::write(&list, written).unwrap();
+    assert_eq!(own.script(&[], "echo runs"), "runs\n");
+    assert_eq!(own.templates().len(), 1);
 }
 
 #[test]
