@@ -151,11 +151,14 @@ impl MemoryBackingChoice {
     }
 }
 
-/// What happens to the guest's clocks after a pause.
+/// What happens to the guest's clocks after a pause, and to its time of day after a restore from a
+/// snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Realtime {
-    /// They jump forward by the length of the pause, so that the guest's time of day is right.
+    /// After a pause they jump forward by its length, so that the guest's time of day is right.
+    /// After a restore the clocks that show the time of day, from which a guest takes it, show the
+    /// host's; the others continue.
     #[default]
     Step,
     /// They continue from where they stopped. The guest notices nothing, but its time of day is
@@ -189,7 +192,7 @@ pub struct VmConfig {
     pub cpu: Cpu,
     /// The paravirtual interface that the guest is offered.
     pub paravirtual: Paravirtual,
-    /// What happens to the guest's clocks after a pause.
+    /// What happens to the guest's clocks after a pause or a restore.
     pub realtime: Realtime,
     /// Whether a reset by the guest restarts the machine instead of ending it.
     pub reboot: bool,

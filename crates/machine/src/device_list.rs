@@ -193,7 +193,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     }
     devices.extend(beside_pci);
     if config.paravirtual == Paravirtual::Kvm {
-        devices.push(Box::new(KvmClock::default()));
+        devices.push(Box::new(KvmClock::new(config.realtime)));
     }
     devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
     devices

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::layout::DISPLAY_START;
 use tollgate_memory::{GuestMemory, MemoryError};
@@ -29,7 +29,7 @@ use crate::board::pic::Pic;
 use crate::board::{Board, Console, local_apic};
 use crate::bus::completion::KickFunction;
 use crate::bus::{Bus, Device, DeviceContext, SavedState};
-use crate::config::{DriveOptions, VmConfig};
+use crate::config::{DriveOptions, RtcBase, VmConfig};
 use crate::device_list::{self, BackEnds};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
@@ -40,6 +40,7 @@ use crate::devices::i8042::I8042;
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::kvm_clock::KvmClock;
 use crate::devices::pci::host::PciHost;
+use crate::devices::rtc::Rtc;
 use crate::devices::serial::Serial;
 use crate::devices::vga::Vga;
 use crate::devices::vga::pci::VgaFunction;
@@ -324,6 +325,13 @@ impl Pc {
                 acpi_pm.forward(context);
             });
         }
+    }
+
+    /// Lets the real-time clock and KVM's wall clock show the host's time of day `host` from now on.
+    /// Guest time, and what the guest has derived from these clocks before, do not change.
+    pub fn follow_time_of_day(&mut self, base: RtcBase, host: SystemTime) {
+        self.with(|rtc: &mut Rtc, context| rtc.follow_host(base, host, context.now()));
+        self.with(|clock: &mut KvmClock, context| clock.follow_host(host, context.now()));
     }
 
     /// Presses the NMI button.

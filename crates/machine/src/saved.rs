@@ -1,9 +1,11 @@
 //! The state of a whole machine without its RAM: processor, devices and clocks.
 
 use crate::bus::{SavedState, StateError};
+use crate::config::Realtime;
 use crate::pc::PcState;
 use crate::vm::Vm;
 use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
 use tollgate_monitor::non_register_state::NonRegisterState;
 use tollgate_x86::CpuState;
 
@@ -89,5 +91,13 @@ impl Vm {
         self.vcpu.set_non_register_state(processor.non_register);
         self.vcpu.clock_changed();
         Ok(())
+    }
+    /// Lets the clocks that show the time of day show the host's after a restore, unless the
+    /// configuration says that the guest keeps its own.
+    pub(crate) fn follow_time_of_day(&mut self) {
+        if self.config().realtime == Realtime::Step {
+            let base = self.config().rtc_base;
+            self.pc.follow_time_of_day(base, SystemTime::now());
+        }
     }
 }

@@ -16,8 +16,11 @@
 
 use crate::board::local_apic::Clock;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use crate::config::Realtime;
+use crate::devices::time_of_day::universal;
 use serde::{Deserialize, Serialize};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
+use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::time_stamp_msrs::TIME_STAMP_ADJUST;
@@ -27,9 +30,14 @@ const NANOSECONDS: u64 = 1_000_000_000;
 /// arch/x86/include/asm/pvclock-abi.h, PVCLOCK_GUEST_STOPPED).
 const GUEST_STOPPED: u8 = 1 << 1;
 
-/// The requests of the guest.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// The requests of the guest, and the time of day that it is given.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KvmClock {
+    /// Which wall-clock time the guest is given. It belongs to this run, not to the state.
+    #[serde(skip)]
+    realtime: Realtime,
+    /// The wall-clock time at guest time zero, in nanoseconds since 1970.
+    start: i64,
     system_time: u64,
     wall_clock: u64,
     /// The value that the guest has added to its time-stamp counter.
@@ -71,7 +79,27 @@ impl Scale {
 
 impl KvmClock {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
+
+    /// Makes a clock that was not requested yet, whose guest time begins now.
+    pub fn new(realtime: Realtime) -> Self {
+        Self {
+            realtime,
+            start: universal(SystemTime::now()),
+            system_time: 0,
+            wall_clock: 0,
+            adjustment: 0,
+            version: 0,
+        }
+    }
+
+    /// Lets the guest's wall-clock time be `host` at guest time `now`. The guest learns it when it
+    /// requests the wall clock again: the memory that it named for an earlier request may have
+    /// another use.
+    pub fn follow_host(&mut self, host: SystemTime, now: GuestTime) {
+        let passed = i64::try_from(now.0).unwrap_or(i64::MAX);
+        self.start = universal(host).saturating_sub(passed);
+    }
 
     /// Reads an MSR. Returns `None` if the MSR does not belong to the clock.
     pub fn msr_read(&self, index: u32) -> Option<u64> {
@@ -130,14 +158,15 @@ impl KvmClock {
         let _ = context.memory().write(address, &parameters);
     }
 
-    /// Writes the wall-clock time at which guest time was zero.
+    /// Writes the wall-clock time at which guest time was zero: according to the host's present time,
+    /// or with [`Realtime::Keep`] according to the guest's own.
     fn publish_wall_clock(&mut self, context: &mut DeviceContext<'_>) {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos());
-        let start = now.saturating_sub(u128::from(context.now().0));
+        if self.realtime == Realtime::Step {
+            self.follow_host(SystemTime::now(), context.now());
+        }
         let version = self.next_version();
         let address = PhysicalAddress(self.wall_clock);
+        let start = u128::try_from(self.start).unwrap_or(0);
         let _ = context.memory().write(address, &wall_clock(start, version));
     }
 }
@@ -180,7 +209,10 @@ impl Device for KvmClock {
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
-        *self = Self::default();
+        *self = Self {
+            start: self.start,
+            ..Self::new(self.realtime)
+        };
     }
 
     fn save(&self) -> SavedState {
@@ -188,7 +220,10 @@ impl Device for KvmClock {
     }
 
     fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
-        *self = saved.read(Self::STATE_VERSION)?;
+        *self = Self {
+            realtime: self.realtime,
+            ..saved.read(Self::STATE_VERSION)?
+        };
         Ok(())
     }
 }
@@ -196,7 +231,6 @@ impl Device for KvmClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_platform::GuestTime;
 
     /// Computes the time as a guest does, by the formula in KVM's documentation.
     fn time(bytes: &[u8; 32], counter: u64) -> u64 {

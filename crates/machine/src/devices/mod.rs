@@ -31,6 +31,7 @@ pub mod rtc;
 pub mod serial;
 pub mod speaker_port;
 pub mod system_timer;
+mod time_of_day;
 pub mod vga;
 pub mod virtio;
 

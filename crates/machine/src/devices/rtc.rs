@@ -69,6 +69,8 @@ pub struct Rtc {
     phase: u64,
     /// The seconds since 1970 when the divider chain was at zero.
     base: i64,
+    /// The nanoseconds since 1970 that the clock shows at guest time zero, unless the guest sets it.
+    start: i64,
     /// A number of days that is added to the true weekday, because the guest may count from another
     /// day.
     weekday_shift: u8,
@@ -81,7 +83,7 @@ pub struct Rtc {
 
 impl Rtc {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 2;
+    pub const STATE_VERSION: u32 = 3;
 
     /// The index and data ports.
     pub const PORTS: RangeInclusive<u16> = 0x70..=0x71;
@@ -105,6 +107,7 @@ impl Rtc {
             flags: Flags::empty(),
             phase: start % SECOND,
             base: (start / SECOND) as i64,
+            start: i64::try_from(start).unwrap_or(i64::MAX),
             weekday_shift: 1,
             held: None,
             settled: GuestTime(0),
@@ -318,6 +321,19 @@ impl Rtc {
             }
             _ => {}
         }
+    }
+
+    /// Lets the clock show from now on what it would show if its start at guest time zero had been
+    /// `start` nanoseconds after the beginning of 1970. If the guest has set the clock ahead or back,
+    /// that stays. Registers that the guest is setting do not change, and no alarm is made up for.
+    pub fn start_at(&mut self, start: i64) {
+        const SECONDS: i128 = SECOND as i128;
+        let step = i128::from(start) - i128::from(self.start);
+        let shown = i128::from(self.base) * SECONDS + i128::from(self.phase) + step;
+        let seconds = shown.div_euclid(SECONDS);
+        self.base = seconds.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.phase = shown.rem_euclid(SECONDS) as u64;
+        self.start = start;
     }
 
     const fn divider_runs(&self) -> bool {

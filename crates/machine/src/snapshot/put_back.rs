@@ -68,6 +68,8 @@ impl Vm {
         let mut memory = self.memory();
         memory.put_back().map_err(failed)?;
         self.restore(origin.state.clone())
-            .map_err(SnapshotError::State)
+            .map_err(SnapshotError::State)?;
+        self.follow_time_of_day();
+        Ok(())
     }
 }

@@ -62,6 +62,7 @@ impl Vm {
             media,
         });
         vm.pc.renew_generation_id();
+        vm.follow_time_of_day();
         Ok(vm)
     }
 }

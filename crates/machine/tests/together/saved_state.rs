@@ -1,11 +1,13 @@
 //! Tests that a machine's state can be written to a file and read by another machine.
 
 use std::io;
-use tollgate_machine::config::VmConfig;
+use std::time::{Duration, UNIX_EPOCH};
+use tollgate_machine::config::{Realtime, RtcBase, VmConfig};
 use tollgate_machine::pc::{Pc, PcState, StateError};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
+use tollgate_x86::paravirtual::kvm;
 
 fn paused_pc() -> Pc {
     let memory = GuestMemory::new(2 << 20).unwrap();
@@ -44,6 +46,68 @@ fn a_saved_machine_goes_on_where_it_was() {
     assert_eq!(other.time_stamp(), pc.time_stamp());
     assert_eq!(other.acknowledge_interrupt(), Some(0x4d));
     assert_eq!(other.port_read(0x3ff, 1), 0x77);
+}
+
+/// Returns century, year, month, day, hour, minute and second as the real-time clock shows them, in
+/// BCD.
+fn date(pc: &mut Pc) -> [u32; 7] {
+    [0x32, 9, 8, 7, 4, 2, 0].map(|register| {
+        pc.port_write(0x70, 1, register);
+        pc.port_read(0x71, 1)
+    })
+}
+
+#[test]
+fn the_real_time_clock_of_a_restored_machine_shows_its_own_time_or_the_hosts() {
+    // 2 October 2096, 7:06:40.
+    let later = UNIX_EPOCH + Duration::from_millis(4_000_000_000_250);
+    let mut pc = paused_pc();
+    let own = date(&mut pc);
+    let saved = pc.save().unwrap();
+
+    let mut other = paused_pc();
+    other.follow_time_of_day(RtcBase::Universal, later);
+    other.restore(saved.clone()).unwrap();
+    assert_eq!(date(&mut other), own);
+    other.follow_time_of_day(RtcBase::Universal, later);
+    let date_of_host = [0x20, 0x96, 0x10, 0x02, 0x07, 0x06, 0x40];
+    assert_eq!(date(&mut other), date_of_host);
+    // Guest time has not changed, and the machine that continues from this one is not late again.
+    assert_eq!(other.now(), pc.now());
+    let saved = other.save().unwrap();
+    let mut third = paused_pc();
+    third.restore(saved).unwrap();
+    third.follow_time_of_day(RtcBase::Universal, later);
+    assert_eq!(date(&mut third), date_of_host);
+}
+
+#[test]
+fn kvms_wall_clock_of_a_restored_machine_is_its_own_if_it_keeps_its_time() {
+    const PLACE: u64 = 0x5040;
+    let config = VmConfig {
+        realtime: Realtime::Keep,
+        ..VmConfig::default()
+    };
+    let machine = || {
+        let memory = GuestMemory::new(2 << 20).unwrap();
+        let mut pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
+        pc.pause();
+        (pc, memory)
+    };
+    /// Returns seconds and nanoseconds since 1970 at guest time zero.
+    fn wall_clock(pc: &mut Pc, memory: &GuestMemory) -> (u32, u32) {
+        pc.msr_write(kvm::WALL_CLOCK, PLACE);
+        let word = |offset| memory.read_u32(PhysicalAddress(PLACE + offset));
+        (word(4), word(8))
+    }
+    let (mut pc, memory) = machine();
+    let own = wall_clock(&mut pc, &memory);
+    let (mut other, memory) = machine();
+    other.restore(pc.save().unwrap()).unwrap();
+    assert_eq!(wall_clock(&mut other, &memory), own);
+    let host = UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+    other.follow_time_of_day(RtcBase::Universal, host + Duration::from_nanos(pc.now().0));
+    assert_eq!(wall_clock(&mut other, &memory), (4_000_000_000, 0));
 }
 
 #[test]

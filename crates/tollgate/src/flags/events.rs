@@ -37,10 +37,12 @@ pub struct EventArguments {
     #[arg(long, value_name = "ACTION", value_enum, verbatim_doc_comment)]
     triple_fault: Option<TripleFault>,
 
-    /// What the guest's clocks do when the machine resumes after a pause
+    /// What the guest's clocks do after a pause, and after a restore from a snapshot
     ///
-    /// step: they advance by the length of the pause, so that the guest's time of day stays right;
-    /// timers that expired in the pause fire when it ends. keep: they continue where they stopped;
+    /// step: after a pause they advance by its length, so that the guest's time of day stays right;
+    /// timers that expired in the pause fire when it ends. After a restore the real-time clock and
+    /// KVM's wall clock show the host's time ('hwclock -s' in the guest takes it over); timers and
+    /// monotonic time continue where they stopped. keep: all clocks continue where they stopped;
     /// the guest notices nothing, and its time of day is late from then on.
     #[arg(
         long,
@@ -94,10 +96,10 @@ enum TripleFault {
     Stop,
 }
 
-/// What the guest's clocks do after a pause.
+/// What the guest's clocks do after a pause or a restore.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum RealtimeChoice {
-    /// They advance by the length of the pause
+    /// They advance by the length of the pause, or show the host's time of day
     Step,
     /// They continue where they stopped
     Keep,

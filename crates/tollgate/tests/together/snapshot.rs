@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, SystemTime};
 
 use crate::support::exec::text;
 use crate::support::folder::Folder;
@@ -80,6 +81,44 @@ fn a_machine_ends_after_its_snapshot_if_it_shall() {
     succeeded(&output);
     assert_eq!(guest.end().code, Some(0));
     assert!(!socket.exists() && file.exists());
+}
+
+#[test]
+fn the_real_time_clock_shows_the_hosts_time_after_a_restore_or_continues_as_wished() {
+    const AWAY: Duration = Duration::from_secs(3);
+    let now = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.unwrap().as_secs_f64()
+    };
+    let folder = Folder::new();
+    let (socket, file) = (folder.path("vm.sock"), folder.path("vm.snap"));
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "256M", "--control"]).arg(&socket);
+    let guest = linux::boot(command);
+    succeeded(&snapshot(&["create", "--then", "quit"], &[&socket, &file]));
+    assert_eq!(guest.end().code, Some(0));
+    std::thread::sleep(AWAY);
+    for choice in ["step", "keep"] {
+        let begin = now();
+        let mut command = tollgate();
+        command.args(["run", "--realtime", choice, "--restore"]);
+        let mut guest = Session::over_pipes({
+            command.arg(&file);
+            command
+        });
+        let shown = guest.shell("cat /sys/class/rtc/rtc0/since_epoch");
+        let shown: f64 = shown.parse().unwrap_or_else(|_| panic!("{shown:?}"));
+        let end = now();
+        // The clock cuts off the fraction of its second, and its rate may differ a little.
+        match choice {
+            "step" => assert!(
+                (begin - 1.1..=end + 0.1).contains(&shown),
+                "{begin} {shown} {end}"
+            ),
+            _ => assert!(shown <= end - AWAY.as_secs_f64() + 0.1, "{shown} {end}"),
+        }
+        power_off(guest);
+    }
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //! the drives that firmware boots from.
 
 use super::Rtc;
+use crate::devices::time_of_day::universal;
 use serde::{Deserialize, Serialize};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
+use tollgate_platform::GuestTime;
 
 /// The time that the guest's real-time clock shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -51,23 +53,28 @@ impl BootDevice {
 }
 
 impl Rtc {
-    /// Makes a clock that shows the present time.
+    /// Makes a clock that shows the present time at guest time zero.
     pub fn at_present(base: RtcBase) -> Self {
-        Self::new(start(base))
+        let start = shown(base, SystemTime::now());
+        Self::new(u64::try_from(start).unwrap_or(0))
+    }
+
+    /// Lets the clock show the host's time `host` at guest time `now`, as if it had run all the time
+    /// since the machine was switched on. See [`Rtc::start_at`].
+    pub fn follow_host(&mut self, base: RtcBase, host: SystemTime, now: GuestTime) {
+        let passed = i64::try_from(now.0).unwrap_or(i64::MAX);
+        self.start_at(shown(base, host).saturating_sub(passed));
     }
 }
 
-/// Returns the nanoseconds since 1970 that the clock shows first.
-fn start(base: RtcBase) -> u64 {
-    let universal = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos());
-    let universal = u64::try_from(universal).unwrap_or(0);
+/// Returns the nanoseconds since 1970 that the clock shows at a time of the host.
+fn shown(base: RtcBase, host: SystemTime) -> i64 {
+    let universal = universal(host);
     match base {
         RtcBase::Universal => universal,
         RtcBase::Local => {
-            let offset = local_offset((universal / 1_000_000_000) as i64);
-            universal.saturating_add_signed(offset.saturating_mul(1_000_000_000))
+            let offset = local_offset(universal / 1_000_000_000);
+            universal.saturating_add(offset.saturating_mul(1_000_000_000))
         }
     }
 }

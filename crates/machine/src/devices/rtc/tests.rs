@@ -262,6 +262,28 @@ fn memory_sizes_are_where_firmware_puts_them() {
 }
 
 #[test]
+fn a_clock_with_another_start_keeps_what_the_guest_has_changed() {
+    let later = START as i64 + 86_400_500_000_000;
+    let mut rtc = Rtc::new(START);
+    rtc.start_at(later);
+    // The next day, half a second later.
+    let march = [0x20, 0x24, 0x03, 0x01, 0x06, 0x23, 0x59, 0x58];
+    assert_eq!(time(&mut rtc, ms(249)), march);
+    assert_eq!(peek(&mut rtc, 0, ms(250)), 0x59);
+    // The guest sets its clock an hour back.
+    poke(&mut rtc, 4, 0x22, ms(250));
+    rtc.start_at(later);
+    assert_eq!(peek(&mut rtc, 4, ms(250)), 0x22);
+    rtc.start_at(START as i64);
+    let back = [0x20, 0x24, 0x02, 0x29, 0x05, 0x22, 0x59, 0x58];
+    assert_eq!(time(&mut rtc, ms(250)), back);
+    // A clock that the guest is setting does not change under its hands.
+    poke(&mut rtc, 0x0B, 0x82, ms(250));
+    rtc.start_at(later);
+    assert_eq!(time(&mut rtc, ms(5_000)), back);
+}
+
+#[test]
 fn nonsense_dates_and_the_end_of_time_are_survived() {
     let mut rtc = Rtc::new(u64::MAX);
     for format in [0x80, 0x82, 0x84, 0x86] {
