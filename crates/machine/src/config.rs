@@ -2,6 +2,7 @@
 //! fills in.
 
 mod ide_drives;
+mod images;
 
 use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;

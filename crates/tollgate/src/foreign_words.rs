@@ -79,6 +79,10 @@ const QEMU: &[(&[&str], &str)] = &[
         &["-monitor", "-qmp", "-mon", "-qmp-pretty"],
         "it is --control PATH, a socket that tollgate control and others talk to",
     ),
+    (
+        &["-loadvm", "-incoming"],
+        "it is --restore FILE, and 'tollgate snapshot create' writes such files",
+    ),
     (&["-no-hpet"], "it is --hpet off"),
     (&["-debugcon"], "it is --debug-console WHERE"),
     (
@@ -203,6 +207,7 @@ mod tests {
             ("tollgate run -monitor none", "--control PATH"),
             ("tollgate run --kernel k --api-sock s", "--control PATH"),
             ("tollgate run --disk path=x", "--drive"),
+            ("tollgate run -loadvm x", "--restore FILE"),
             ("tollgate exec -no-hpet true", "--hpet off"),
             (
                 "tollgate exec -m 1G -hda disk -- true",

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// The maximum length of a socket's path: an address has room for one byte more, which ends the
 /// path (unix(7)).
-const MOST_BYTES: usize = 107;
+pub const MOST_BYTES: usize = 107;
 
 /// A socket's file, which is removed when this is dropped.
 pub struct SocketFile {

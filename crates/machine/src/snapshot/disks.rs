@@ -1,6 +1,6 @@
 //! The disks of a snapshot: in which state they were, and whether they still are.
 
-use crate::config::{DriveOptions, IdeDrive, VmConfig};
+use crate::config::VmConfig;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -54,32 +54,10 @@ impl DiskState {
     }
 }
 
-/// The paths of all images of a machine: disks, floppies and discs.
-pub fn images(config: &VmConfig) -> Vec<&Path> {
-    options(config).map(|options| &*options.path).collect()
-}
-
-fn options(config: &VmConfig) -> impl Iterator<Item = &DriveOptions> {
-    let floppies = config.floppies.iter().flatten();
-    let ide = config.ide_drives.iter().flatten();
-    let ide = ide.filter_map(|drive| match drive {
-        IdeDrive::Disk(options, ..) => Some(options),
-        IdeDrive::CdRom(medium) => medium.as_ref(),
-    });
-    config.drives.iter().chain(floppies).chain(ide)
-}
-
-/// Checks that everything that the guest writes to its disks is in their images.
-///
-/// # Errors
-/// A line of text that names a disk with `snapshot=on`.
-pub fn check_kept(config: &VmConfig) -> Result<(), String> {
-    let temporary = options(config).find(|disk| disk.snapshot && !disk.readonly);
-    temporary.map_or(Ok(()), |disk| {
-        Err(format!(
-            "the disk '{}' has snapshot=on: what the guest writes is in a temporary file, which a \
-             snapshot of the machine does not contain",
-            disk.path.display()
-        ))
-    })
+/// Finds a disk whose contents are not all in its image: what the guest writes to it is in a
+/// temporary file.
+pub fn temporary(config: &VmConfig) -> Option<&Path> {
+    let mut images = config.images();
+    let temporary = images.find(|disk| disk.snapshot && !disk.readonly);
+    temporary.map(|disk| &*disk.path)
 }

@@ -22,6 +22,8 @@ pub enum SnapshotError {
     State(StateError),
     /// A disk is not as it was.
     Disk(String),
+    /// What the guest writes to this disk is in a temporary file, for which something is impossible.
+    Temporary(PathBuf, &'static str),
     /// The machine cannot be put back to a snapshot, for this reason.
     NoWayBack(&'static str),
     /// This host's processor lacks features that the guest was shown.
@@ -57,6 +59,12 @@ impl fmt::Display for SnapshotError {
             ),
             Self::State(error) => error.fmt(formatter),
             Self::Disk(why) => formatter.write_str(why),
+            Self::Temporary(path, why) => write!(
+                formatter,
+                "the disk '{}' has snapshot=on: what the guest writes is in a temporary file, \
+                 which {why}",
+                path.display()
+            ),
             Self::NoWayBack(why) => formatter.write_str(why),
             Self::Features(names) => write!(
                 formatter,

@@ -1,6 +1,6 @@
 //! Putting a restored machine back to its snapshot, while its process goes on.
 
-use super::{DiskState, SnapshotError};
+use super::{DiskState, SnapshotError, disks};
 use crate::config::{DriveOptions, IdeDrive, VmConfig};
 use crate::saved::MachineState;
 use crate::vm::Vm;
@@ -54,6 +54,10 @@ impl Vm {
             // Firmware moves memory of the machine, such as its own, over RAM and away again.
             let why = "a machine that starts from firmware cannot be put back; restore it again";
             return Err(SnapshotError::NoWayBack(why));
+        }
+        if let Some(disk) = disks::temporary(self.config()) {
+            let why = "cannot be put back; restore the machine again";
+            return Err(SnapshotError::Temporary(disk.into(), why));
         }
         if Media::of(self.config()) != origin.media {
             let why = "a drive has another medium than the snapshot's machine";

@@ -28,12 +28,15 @@ impl Vm {
     /// [`SnapshotError`]: the state cannot be saved now, or the file cannot be written. The machine
     /// can continue.
     pub fn write_snapshot(&mut self, path: &Path) -> Result<(), SnapshotError> {
-        disks::check_kept(self.config()).map_err(SnapshotError::Disk)?;
+        if let Some(disk) = disks::temporary(self.config()) {
+            let why = "a snapshot of the machine does not contain";
+            return Err(SnapshotError::Temporary(disk.into(), why));
+        }
         let state = self.save()?;
         let refused = |error| SnapshotError::Disk(format!("a disk's state is unknown: {error}"));
-        let images = disks::images(self.config()).into_iter();
+        let images = self.config().images();
         let disks = images
-            .map(DiskState::of)
+            .map(|image| DiskState::of(&image.path))
             .collect::<io::Result<Vec<_>>>()
             .map_err(refused)?;
         let failed = |error| SnapshotError::Write(path.into(), error);

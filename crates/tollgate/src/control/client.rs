@@ -108,10 +108,7 @@ fn press_and_wait(path: &Path, patience: Duration) -> Result<Duration, Failure> 
     let mut end = connect(path)?;
     let pressed = Instant::now();
     let answer = ask(path, Name::PowerButton)?;
-    if answer["ok"] != true {
-        let why = answer["error"].as_str().unwrap_or("no reason given");
-        return Err(Failure::host(format!("the virtual machine refused: {why}")));
-    }
+    accepted(&answer)?;
     loop {
         let left = patience.saturating_sub(pressed.elapsed());
         if left.is_zero() {
@@ -216,13 +213,23 @@ pub fn talk_patiently(path: &Path, request: &Value) -> Result<Value, Failure> {
 
 /// The exit code for an answer. A refusal is reported on standard error.
 pub fn exit_code_of(answer: &Value) -> u8 {
-    match answer["ok"].as_bool() {
-        Some(true) => exit_code::SUCCESS,
-        _ => {
-            let why = answer["error"].as_str().unwrap_or("no reason given");
-            Failure::host(format!("the virtual machine refused: {why}")).report()
-        }
+    match accepted(answer) {
+        Ok(()) => exit_code::SUCCESS,
+        Err(failure) => failure.report(),
     }
+}
+
+/// Checks that the machine has done what was asked.
+///
+/// # Errors
+///
+/// The machine has refused.
+pub fn accepted(answer: &Value) -> Result<(), Failure> {
+    if answer["ok"] == true {
+        return Ok(());
+    }
+    let why = answer["error"].as_str().unwrap_or("no reason given");
+    Err(Failure::host(format!("the virtual machine refused: {why}")))
 }
 
 /// The answer for people: one field a line, or nothing if the exit code says everything.

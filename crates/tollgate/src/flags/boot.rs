@@ -54,6 +54,20 @@ pub struct BootArguments {
     )]
     pub restore: Option<PathBuf>,
 
+    /// With --restore: run next to other machines of this snapshot, with places of its own
+    ///
+    /// Nothing of the host is shared that two machines cannot share: what the guest writes to disks
+    /// goes to temporary overlays, ports and vsock become files and sockets whose names begin with
+    /// PREFIX (PREFIX.port-NAME, PREFIX.port-NAME.sock, PREFIX.vsock), and no ports of the host are
+    /// forwarded. tollgate snapshot fork starts machines with this flag.
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        requires = "restore",
+        verbatim_doc_comment
+    )]
+    pub separate: Option<PathBuf>,
+
     /// Initial RAM disk, or a multiboot module and its arguments: 'PATH ARGUMENTS'
     ///
     /// Linux takes one file. To give several multiboot modules, repeat the flag or separate the

@@ -14,6 +14,7 @@ use super::RunArguments;
 use crate::failure::Failure;
 use crate::flags::{BootArguments, GuestHooksFor};
 use crate::fw_cfg;
+use crate::snapshot::separate::separate;
 
 /// The configuration that the command line describes, checked as far as possible.
 ///
@@ -71,6 +72,9 @@ pub fn restored(arguments: &RunArguments, saved: &VmConfig) -> Result<VmConfig, 
     };
     arguments.events.apply(&mut config);
     arguments.developer.apply(&mut config)?;
+    if let Some(prefix) = &arguments.boot.separate {
+        separate(&mut config, prefix)?;
+    }
     Ok(config)
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::control::command::ThenName;
 
@@ -14,6 +14,8 @@ Examples:
   Keep the state of a running machine, and continue there later:
     tollgate snapshot create vm.sock vm.snap --then quit
     tollgate run --restore vm.snap
+  Let three machines continue from where this one is, next to it:
+    tollgate snapshot fork vm.sock --count 3
   Is the file whole, and are its disks as they were?
     tollgate snapshot check vm.snap")]
 pub struct SnapshotArguments {
@@ -27,6 +29,8 @@ pub struct SnapshotArguments {
 pub enum Action {
     /// Write the state of a running or paused machine to a file
     Create(CreateArguments),
+    /// Start machines that continue from where a running or paused machine is
+    Fork(ForkArguments),
     /// Show what a snapshot holds
     Info(InfoArguments),
     /// Read all of a snapshot, and compare its checksums and the state of its disks
@@ -58,6 +62,79 @@ pub struct CreateArguments {
         verbatim_doc_comment
     )]
     pub then: ThenName,
+}
+
+/// `tollgate snapshot fork`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each fork is a process of its own that continues from one snapshot, as with tollgate run --restore
+FILE --separate PREFIX-N. Forks share the memory that they only read. The files of fork N, from 1,
+or from the first number that is free, are:
+  PREFIX-N.sock       its control socket, for tollgate control, type, screen, top and others
+  PREFIX-N.serial     what its guest writes to the serial port
+  PREFIX-N.log        what Tollgate says
+  PREFIX-N.port-NAME  what its guest writes to a port
+Each fork has a generation ID of its own, on which a guest with its driver (vmgenid) reseeds its
+random numbers. Keys, sessions, host name and MAC addresses are the same in all.
+Disks that the guest only reads are shared. A machine that writes to a disk can be forked with
+--then quit alone: what a fork writes is in an overlay, which ends with it.
+Ports of this host are not forwarded to forks. End a fork with tollgate control PREFIX-N.sock quit.
+Exit codes: 0 done, 1 the machine refused or a fork failed, and there are no forks, 2 no machine
+listens at PATH, or it cannot be forked.
+Examples:
+  Try three ways from one prepared state, and go on with the first machine:
+    tollgate snapshot fork vm.sock --count 3
+  Replace a machine with a disk by two, each with an overlay, and read where they are:
+    tollgate snapshot fork vm.sock --count 2 --then quit --json")]
+pub struct ForkArguments {
+    /// The path given to tollgate run --control
+    #[arg(value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// The number of forks, 1 to 256
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
+    pub count: u32,
+
+    /// How the names of the forks' files begin; without it like PATH, without .sock
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<PathBuf>,
+
+    /// Where the forks' serial ports lead
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = SerialChoice::File)]
+    pub serial: SerialChoice,
+
+    /// Keep the snapshot that the forks continue from as this file
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+
+    /// What the machine does afterwards: it goes on (or stays paused), or it ends
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value_t = ThenName::Resume
+    )]
+    pub then: ThenName,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the serial port of a fork leads.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SerialChoice {
+    /// The file PREFIX-N.serial
+    File,
+    /// A new pseudo-terminal, on which you can type
+    Pty,
+    /// Nowhere
+    Null,
 }
 
 /// `tollgate snapshot info`.

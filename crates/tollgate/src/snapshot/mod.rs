@@ -2,6 +2,8 @@
 //! files.
 
 mod arguments;
+mod fork;
+pub mod separate;
 
 use std::path::Path;
 
@@ -21,6 +23,7 @@ use crate::standard_output::print_and_end;
 pub fn run(arguments: &SnapshotArguments) -> u8 {
     match &arguments.action {
         Action::Create(create) => self::create(create),
+        Action::Fork(fork) => self::fork::run(fork),
         Action::Info(info) => match show(info) {
             Ok(text) => print_and_end(&text, exit_code::SUCCESS),
             Err(failure) => failure.report(),

@@ -17,6 +17,7 @@ mod exec;
 mod exec_image;
 mod firmware;
 mod floppy;
+mod fork;
 mod hypercall;
 mod ide;
 mod image;

@@ -102,10 +102,8 @@ fn the_real_time_clock_shows_the_hosts_time_after_a_restore_or_continues_as_wish
         let begin = now();
         let mut command = tollgate();
         command.args(["run", "--realtime", choice, "--restore"]);
-        let mut guest = Session::over_pipes({
-            command.arg(&file);
-            command
-        });
+        command.arg(&file);
+        let mut guest = Session::over_pipes(command);
         let shown = guest.shell("cat /sys/class/rtc/rtc0/since_epoch");
         let shown: f64 = shown.parse().unwrap_or_else(|_| panic!("{shown:?}"));
         let end = now();

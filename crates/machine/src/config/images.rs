@@ -1,0 +1,84 @@
+//! The images of a machine: disks, floppies and discs.
+
+use super::{DriveOptions, IdeDrive, VmConfig};
+
+impl VmConfig {
+    /// Returns all images, in whatever drive they are.
+    pub fn images(&self) -> impl Iterator<Item = &DriveOptions> {
+        let discs = self.ide_drives.iter().flatten();
+        let discs = discs.filter_map(|drive| match drive {
+            IdeDrive::Disk(..) => None,
+            IdeDrive::CdRom(disc) => disc.as_ref(),
+        });
+        self.disks().chain(discs)
+    }
+
+    /// Returns the images whose files the guest may write. Discs are never written.
+    pub fn written_images(&self) -> impl Iterator<Item = &DriveOptions> {
+        self.disks().filter(|disk| is_written(disk))
+    }
+
+    /// Returns the images of [`VmConfig::written_images`] for a change.
+    pub fn written_images_mut(&mut self) -> impl Iterator<Item = &mut DriveOptions> {
+        let floppies = self.floppies.iter_mut().flatten();
+        let ide = self.ide_drives.iter_mut().flatten();
+        let ide = ide.filter_map(|drive| match drive {
+            IdeDrive::Disk(image, ..) => Some(image),
+            IdeDrive::CdRom(_) => None,
+        });
+        let disks = self.drives.iter_mut().chain(floppies).chain(ide);
+        disks.filter(|disk| is_written(disk))
+    }
+
+    fn disks(&self) -> impl Iterator<Item = &DriveOptions> {
+        let floppies = self.floppies.iter().flatten();
+        let ide = self.ide_drives.iter().flatten();
+        let ide = ide.filter_map(|drive| match drive {
+            IdeDrive::Disk(image, ..) => Some(image),
+            IdeDrive::CdRom(_) => None,
+        });
+        self.drives.iter().chain(floppies).chain(ide)
+    }
+}
+
+fn is_written(disk: &DriveOptions) -> bool {
+    !disk.readonly && !disk.snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discs_and_disks_that_are_only_read_are_not_written() {
+        let image = DriveOptions::new;
+        let mut read = image("read");
+        read.readonly = true;
+        let mut discarded = image("discarded");
+        discarded.snapshot = true;
+        let mut config = VmConfig {
+            drives: vec![image("virtio"), read, discarded],
+            floppies: vec![None, Some(image("floppy"))],
+            ide_drives: [
+                Some(IdeDrive::Disk(image("ide"), None)),
+                None,
+                Some(IdeDrive::CdRom(Some(image("disc")))),
+                Some(IdeDrive::CdRom(None)),
+            ],
+            ..VmConfig::default()
+        };
+        let names = |images: Vec<&DriveOptions>| -> Vec<String> {
+            let names = images.into_iter().map(|image| image.path.display());
+            names.map(|name| name.to_string()).collect()
+        };
+        let all = names(config.images().collect());
+        let expected = ["virtio", "read", "discarded", "floppy", "ide", "disc"];
+        assert_eq!(all, expected);
+        let written = names(config.written_images().collect());
+        assert_eq!(written, ["virtio", "floppy", "ide"]);
+        for image in config.written_images_mut() {
+            image.snapshot = true;
+        }
+        assert_eq!(config.written_images().count(), 0);
+    }
+}
