@@ -67,9 +67,13 @@ struct Sound {
     description: Value,
 }
 
-/// The snapshots that are modified: of a machine with few devices, and of one with many.
-fn sound() -> &'static [Sound; 2] {
-    static SOUND: OnceLock<[Sound; 2]> = OnceLock::new();
+/// The number of the snapshot in [`sound`] that has a base.
+const DIFFERENCE: usize = 2;
+
+/// The snapshots that are modified: of a machine with few devices, of one with many, and of one that
+/// was restored, without what its base has.
+fn sound() -> &'static [Sound; 3] {
+    static SOUND: OnceLock<[Sound; 3]> = OnceLock::new();
     SOUND.get_or_init(|| {
         let kernel = Scratch::new();
         let mut sector = [0; 512];
@@ -95,7 +99,11 @@ fn sound() -> &'static [Sound; 2] {
             devices: OptionalDevice::ALL.into(),
             ..few.clone()
         };
-        [few, many].map(|config| snapshot(&config))
+        // This too: it is the base of the difference.
+        let base = std::mem::ManuallyDrop::new(Scratch::new());
+        let first = snapshot(&few, &base);
+        let file = Scratch::new();
+        [first, snapshot(&many, &file), difference(&base)]
     })
 }
 
@@ -117,13 +125,29 @@ fn run_for_a_moment(vm: &mut Vm, handle: &VmHandle) {
     });
 }
 
-/// Starts a machine, lets it run, and writes a snapshot.
-fn snapshot(config: &VmConfig) -> Sound {
+/// Starts a machine, lets it run, and writes a snapshot to the file.
+fn snapshot(config: &VmConfig, file: &Scratch) -> Sound {
     let handle = VmHandle::new();
     let mut vm = Vm::build(config, consoles(), &handle).expect("a machine");
     run_for_a_moment(&mut vm, &handle);
-    let file = Scratch::new();
     vm.write_snapshot(&file.0).expect("a snapshot");
+    parts(file)
+}
+
+/// Restores a machine, lets it run, and writes what differs from the snapshot.
+fn difference(base: &Scratch) -> Sound {
+    let snapshot = SnapshotFile::open(&base.0).expect("a snapshot");
+    let config = snapshot.description().config.clone();
+    let handle = VmHandle::new();
+    let mut vm = Vm::restored(snapshot, &config, consoles(), &handle).expect("a machine");
+    run_for_a_moment(&mut vm, &handle);
+    let file = Scratch::new();
+    vm.write_difference(&file.0, &base.0).expect("a difference");
+    parts(&file)
+}
+
+/// Reads the parts of a snapshot.
+fn parts(file: &Scratch) -> Sound {
     let bytes = fs::read(&file.0).expect("the snapshot");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let (offset, length) = (word(24) as usize, word(32) as usize);
@@ -154,7 +178,8 @@ fn sealed(before: &[u8], description: &[u8]) -> Vec<u8> {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
-    let sound = &sound()[usize::from(kind & 1)];
+    let number = usize::from(kind & 3).min(DIFFERENCE);
+    let sound = &sound()[number];
     let mut description = sound.description.clone();
     let bytes = if kind & 0x80 == 0 {
         for _ in 0..MOST_EDITS {
@@ -171,7 +196,7 @@ pub fn run(data: &[u8]) {
         let text = serde_json::to_vec(&description).expect("JSON");
         damaged(sealed(&sound.before, &text), &mut input)
     };
-    continue_from(&bytes);
+    continue_from(&bytes, number == DIFFERENCE);
 }
 
 /// The file with modifications that its checksums do not know.
@@ -191,7 +216,8 @@ fn damaged(mut bytes: Vec<u8>, input: &mut Input) -> Vec<u8> {
     bytes
 }
 
-fn continue_from(bytes: &[u8]) {
+/// Restores a machine from the file. With `is_base`, the file is then the base of another snapshot.
+fn continue_from(bytes: &[u8], is_base: bool) {
     let file = Scratch::new();
     fs::write(&file.0, bytes).expect("a file");
     let refused = |error: &dyn std::fmt::Display| {
@@ -211,6 +237,10 @@ fn continue_from(bytes: &[u8]) {
         Ok(mut vm) => {
             run_for_a_moment(&mut vm, &handle);
             vm.save().expect("a machine that can be saved");
+            let other = Scratch::new();
+            if is_base && let Err(error) = vm.write_difference(&other.0, &file.0) {
+                refused(&error);
+            }
         }
         Err(error) => refused(&error),
     }
@@ -221,6 +251,8 @@ fn edit(description: &mut Value, input: &mut Input) {
     let kind = input.byte();
     let part = match kind & 7 {
         0 => Some(description),
+        2 => description.get_mut("bases"),
+        3 => description.get_mut("memory"),
         _ => description.get_mut("state"),
     };
     let Some(part) = part else { return };
@@ -320,6 +352,15 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         for number in 0..8 {
             let edit = vec![(place & 1) as u8, 0x11, low, high, number, number * 8];
             seeds.push((format!("place-{place}-{number}"), edit));
+        }
+    }
+    // Other bases, and other places in them.
+    for place in 0..8 {
+        for number in 0..8 {
+            for part in [0x12, 0x13, 0x02] {
+                let edit = vec![2, part, place, 0, number, number * 9];
+                seeds.push((format!("base-{part:x}-{place}-{number}"), edit));
+            }
         }
     }
     seeds

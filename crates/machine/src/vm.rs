@@ -584,7 +584,10 @@ impl Vm {
                     Command::ObeySnapshotOrders => {
                         for (request, order) in self.commands.take_snapshot_orders() {
                             let result = match &order {
-                                SnapshotOrder::Write { path, .. } => self.write_snapshot(path),
+                                SnapshotOrder::Write { path, base, .. } => match base {
+                                    Some(base) => self.write_difference(path, base),
+                                    None => self.write_snapshot(path),
+                                },
                                 SnapshotOrder::PutBack => self.put_back(),
                             };
                             if result.is_ok() && order.pauses() && !paused {

@@ -18,6 +18,12 @@ pub enum SnapshotError {
     Damaged(PathBuf, String),
     /// The file is a snapshot of another version.
     Version(PathBuf, u32),
+    /// A base of the snapshot, the second path, cannot be used for this reason.
+    Base(PathBuf, PathBuf, String),
+    /// The snapshot has this number of bases, and can have no difference.
+    TooManyBases(PathBuf, usize),
+    /// A difference would replace this file, which is its base.
+    ReplacesBase(PathBuf),
     /// The machine is in a state that cannot be saved, or the file's state does not fit.
     State(StateError),
     /// A disk is not as it was.
@@ -55,6 +61,23 @@ impl fmt::Display for SnapshotError {
             Self::Version(path, version) => write!(
                 formatter,
                 "the snapshot '{}' has version {version}; this program reads version {SNAPSHOT_VERSION}",
+                path.display()
+            ),
+            Self::Base(path, base, why) => write!(
+                formatter,
+                "the snapshot '{}' needs its base '{}', which {why}",
+                path.display(),
+                base.display()
+            ),
+            Self::TooManyBases(path, count) => write!(
+                formatter,
+                "the snapshot '{}' has {count} bases, which is the most, so it cannot be a base too; \
+                 write a whole snapshot (without --base)",
+                path.display()
+            ),
+            Self::ReplacesBase(path) => write!(
+                formatter,
+                "the snapshot '{}' would replace its own base; give it another name",
                 path.display()
             ),
             Self::State(error) => error.fmt(formatter),

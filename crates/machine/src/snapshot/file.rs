@@ -1,44 +1,32 @@
-//! The file of a snapshot: its header, and reading its description.
+//! The file of a snapshot: reading and checking its description.
 
+use super::base_file::BaseFile;
 use super::error::SnapshotError;
-use super::{Description, PieceRun, SNAPSHOT_VERSION, piece_offset};
+use super::header::read_header;
+use super::{Description, MOST_BASES, PieceRun, piece_offset};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tollgate_memory::PageSpan;
 use tollgate_memory::ram::{PIECE_BYTES, SavedRun};
 
-/// The first bytes of every snapshot.
-const MAGIC: [u8; 16] = *b"\x89tollgate snap\r\n";
-/// The size of the header in bytes.
-pub(super) const HEADER_BYTES: usize = 48;
-/// The maximum size of a description in bytes.
-const MAX_DESCRIPTION_BYTES: u64 = 256 << 20;
-
-/// Makes the header of a file whose description lies at an offset.
-pub(super) fn header(offset: u64, description: &[u8]) -> [u8; HEADER_BYTES] {
-    let mut bytes = [0; HEADER_BYTES];
-    bytes[..16].copy_from_slice(&MAGIC);
-    bytes[16..20].copy_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
-    bytes[20..24].copy_from_slice(&crc32fast::hash(description).to_le_bytes());
-    bytes[24..32].copy_from_slice(&offset.to_le_bytes());
-    bytes[32..40].copy_from_slice(&(description.len() as u64).to_le_bytes());
-    let sum = crc32fast::hash(&bytes[..40]);
-    bytes[40..44].copy_from_slice(&sum.to_le_bytes());
-    bytes
-}
+/// The number of pieces that a base may have: 32 TiB.
+const MOST_PIECES: u64 = 1 << 29;
 
 /// An open snapshot whose description has been read and checked.
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
     file: File,
+    /// The description's checksum.
+    checksum: u32,
     description: Description,
     pub(super) ahead: Vec<PageSpan>,
 }
 
 impl SnapshotFile {
-    /// Opens a snapshot and reads its description. The contents of memory are not read.
+    /// Opens a snapshot and reads its description. The contents of memory are not read, and its
+    /// bases are not opened.
     ///
     /// # Errors
     /// [`SnapshotError`]: the file cannot be read, is no snapshot, is damaged, or has another
@@ -47,49 +35,27 @@ impl SnapshotFile {
         let failed = |error| SnapshotError::Read(path.into(), error);
         let damaged = |why: &str| SnapshotError::Damaged(path.into(), why.into());
         let file = File::open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        let mut header = [0; HEADER_BYTES];
-        if length < HEADER_BYTES as u64 {
-            return Err(damaged("it is too short"));
-        }
-        file.read_exact_at(&mut header, 0).map_err(failed)?;
-        if header[..16] != MAGIC {
-            return Err(damaged("it does not begin like one"));
-        }
-        let word = |at: usize| {
-            u32::from_le_bytes([(); 4].map({
-                let mut next = at;
-                move |()| {
-                    next += 1;
-                    header[next - 1]
-                }
-            }))
-        };
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        if crc32fast::hash(&header[..40]) != word(40) {
-            return Err(damaged("its header is damaged"));
-        }
-        if word(16) != SNAPSHOT_VERSION {
-            return Err(SnapshotError::Version(path.into(), word(16)));
-        }
-        let (offset, bytes) = (long(24), long(32));
-        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
-        if !is_inside || bytes > MAX_DESCRIPTION_BYTES {
-            return Err(damaged("its description lies outside the file"));
-        }
-        let mut text = vec![0; bytes as usize];
-        file.read_exact_at(&mut text, offset).map_err(failed)?;
-        if crc32fast::hash(&text) != word(20) {
+        let header = read_header(path, &file)?;
+        let mut text = vec![0; header.bytes as usize];
+        file.read_exact_at(&mut text, header.offset)
+            .map_err(failed)?;
+        if crc32fast::hash(&text) != header.checksum {
             return Err(damaged("its description is damaged"));
         }
         let description: Description = serde_json::from_slice(&text)
             .map_err(|error| damaged(&format!("its description cannot be read: {error}")))?;
-        let count = description.checksums.len() as u64;
-        if piece_offset(count) > offset {
+        if piece_offset(description.checksums.len() as u64) > header.offset {
             return Err(damaged("its memory is not whole"));
         }
-        let blocks = description.blocks.iter().flat_map(|block| &block.runs);
-        for run in description.memory.iter().chain(blocks) {
+        if description.bases.len() > MOST_BASES {
+            return Err(damaged("it names too many bases"));
+        }
+        for run in description.runs() {
+            let count = match run.file {
+                0 => description.checksums.len() as u64,
+                file if file <= description.bases.len() => MOST_PIECES,
+                _ => 0,
+            };
             let end = run.first.checked_add(run.pieces);
             if end.is_none_or(|end| end > count) {
                 return Err(damaged("it names memory that it does not contain"));
@@ -103,6 +69,7 @@ impl SnapshotFile {
         Ok(Self {
             path: path.into(),
             file,
+            checksum: header.checksum,
             description,
             ahead: Vec::new(),
         })
@@ -113,6 +80,24 @@ impl SnapshotFile {
     /// number of copies is limited.
     pub fn copy_ahead(&mut self, pages: Vec<PageSpan>) {
         self.ahead = pages;
+    }
+
+    /// Opens the bases, in the order of their numbers, and checks that they are the files that were
+    /// there when the snapshot was written. Their contents are not read.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Base`] for the first that cannot be used.
+    pub fn open_bases(&self) -> Result<Vec<File>, SnapshotError> {
+        let open = |base: &BaseFile| {
+            let failed = |why| SnapshotError::Base(self.path.clone(), base.path.clone(), why);
+            base.open().map_err(failed)
+        };
+        self.description.bases.iter().map(open).collect()
+    }
+
+    /// Returns the checksum of the description.
+    pub(super) fn checksum(&self) -> u32 {
+        self.checksum
     }
 
     /// Returns the file's path.
@@ -130,11 +115,28 @@ impl SnapshotFile {
         (self.path, self.file, self.description)
     }
 
-    /// Reads all contents of memory and compares their checksums.
+    /// Reads all contents of memory, also those in bases, and compares their checksums.
     ///
     /// # Errors
-    /// [`SnapshotError`]: the file cannot be read, or a piece is damaged.
+    /// [`SnapshotError`]: a file cannot be read, a base is missing, or a piece is damaged.
     pub fn check_memory(&self) -> Result<(), SnapshotError> {
+        self.open_bases()?;
+        self.check_pieces()?;
+        for (number, base) in (1..).zip(&self.description.bases) {
+            let base = Self::open(&base.path)?;
+            let count = base.description.checksums.len() as u64;
+            let mut runs = self.description.runs().filter(|run| run.file == number);
+            if runs.any(|run| run.first + run.pieces > count) {
+                let why = "it names memory that its base does not contain";
+                return Err(SnapshotError::Damaged(self.path.clone(), why.into()));
+            }
+            base.check_pieces()?;
+        }
+        Ok(())
+    }
+
+    /// Reads all pieces in the file and compares their checksums.
+    fn check_pieces(&self) -> Result<(), SnapshotError> {
         let mut bytes = vec![0; PIECE_BYTES as usize];
         for (number, expected) in self.description.checksums.iter().enumerate() {
             let offset = piece_offset(number as u64);
@@ -154,7 +156,7 @@ pub(super) fn saved_run(run: &PieceRun) -> SavedRun {
     SavedRun {
         address: run.address,
         bytes: run.pieces * PIECE_BYTES,
-        file: 0,
+        file: run.file,
         file_offset: piece_offset(run.first),
     }
 }

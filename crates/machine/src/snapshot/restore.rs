@@ -39,20 +39,23 @@ impl Vm {
             disk.check().map_err(SnapshotError::Disk)?;
         }
         let ahead = std::mem::take(&mut snapshot.ahead);
+        let bases = snapshot.open_bases()?;
         let (path, file, description) = snapshot.into_parts();
+        let files: Vec<File> = [file].into_iter().chain(bases).collect();
         let media = Media::of(&description.config);
         let damaged = |error| SnapshotError::Read(path.clone(), error);
         let runs: Vec<SavedRun> = description.memory.iter().map(saved_run).collect();
-        let mapped = file.try_clone().map_err(damaged)?;
+        let mapped = files.iter().map(File::try_clone);
+        let mapped = mapped.collect::<io::Result<Vec<_>>>().map_err(damaged)?;
         let mut vm = Self::assemble(config, consoles, handle, |memory| {
             memory
-                .map_saved(vec![mapped], &whole_pieces(memory, &runs))
-                .and_then(|()| fill_rest(memory, &runs, &file))
+                .map_saved(mapped, &whole_pieces(memory, &runs))
+                .and_then(|()| fill_rest(memory, &runs, &files))
                 .and_then(|()| memory.copy_ahead(&ahead))
                 .map_err(damaged)?;
             Ok(CpuState::at_reset())
         })?;
-        fill_blocks(&mut vm.memory(), &description.blocks, &file, &path)?;
+        fill_blocks(&mut vm.memory(), &description.blocks, &files, &path)?;
         vm.restore(description.state.clone())
             .map_err(SnapshotError::State)?;
         vm.origin = Some(Origin {
@@ -89,14 +92,14 @@ fn rest_of(memory: &GuestMemory, run: &SavedRun) -> u64 {
 }
 
 /// Copies what cannot be mapped.
-fn fill_rest(memory: &mut GuestMemory, runs: &[SavedRun], file: &File) -> io::Result<()> {
+fn fill_rest(memory: &mut GuestMemory, runs: &[SavedRun], files: &[File]) -> io::Result<()> {
     for run in runs {
         let bytes = rest_of(memory, run);
         let address = (run.address + run.bytes) - bytes;
         let mut offset = run.file_offset + run.bytes - bytes;
         let mut page = [0; 4096];
         for at in (address..address + bytes).step_by(page.len()) {
-            file.read_exact_at(&mut page, offset)?;
+            files[run.file].read_exact_at(&mut page, offset)?;
             offset += page.len() as u64;
             let is_ram = memory.write(PhysicalAddress(at), &page);
             if !is_ram && page != [0; 4096] {
@@ -112,7 +115,7 @@ fn fill_rest(memory: &mut GuestMemory, runs: &[SavedRun], file: &File) -> io::Re
 fn fill_blocks(
     memory: &mut GuestMemory,
     blocks: &[BlockContents],
-    file: &File,
+    files: &[File],
     path: &Path,
 ) -> Result<(), SnapshotError> {
     let failed = |error| SnapshotError::Read(path.into(), error);
@@ -126,7 +129,7 @@ fn fill_blocks(
     for (&(id, size), block) in present.iter().zip(blocks) {
         for run in &block.runs {
             for piece in 0..run.pieces {
-                (file.read_exact_at(&mut bytes, piece_offset(run.first + piece)))
+                (files[run.file].read_exact_at(&mut bytes, piece_offset(run.first + piece)))
                     .map_err(failed)?;
                 let offset = run.address.saturating_add(piece * PIECE_BYTES);
                 let length = size.saturating_sub(offset).min(PIECE_BYTES) as usize;

@@ -1,6 +1,7 @@
 //! Writing a snapshot of a machine that stands between two instructions.
 
-use super::file::header;
+use super::base::{Base, PiecePlace};
+use super::header::header;
 use super::{BlockContents, Description, DiskState, PieceRun, SnapshotError, disks, piece_offset};
 use crate::cpu;
 use crate::vm::Vm;
@@ -28,6 +29,24 @@ impl Vm {
     /// [`SnapshotError`]: the state cannot be saved now, or the file cannot be written. The machine
     /// can continue.
     pub fn write_snapshot(&mut self, path: &Path) -> Result<(), SnapshotError> {
+        self.write_snapshot_with(path, None)
+    }
+
+    /// Writes a snapshot as [`Vm::write_snapshot`] does, without the pieces that the snapshot `base`
+    /// has. It can be restored as long as that file is there.
+    ///
+    /// # Errors
+    /// Those of [`Vm::write_snapshot`]; or the base cannot be used.
+    pub fn write_difference(&mut self, path: &Path, base: &Path) -> Result<(), SnapshotError> {
+        let base = Base::open(base, path)?;
+        self.write_snapshot_with(path, Some(&base))
+    }
+
+    fn write_snapshot_with(
+        &mut self,
+        path: &Path,
+        base: Option<&Base>,
+    ) -> Result<(), SnapshotError> {
         if let Some(disk) = disks::temporary(self.config()) {
             let why = "a snapshot of the machine does not contain";
             return Err(SnapshotError::Temporary(disk.into(), why));
@@ -41,7 +60,7 @@ impl Vm {
             .map_err(refused)?;
         let failed = |error| SnapshotError::Write(path.into(), error);
         let file = NewFile::create(path, MODE).map_err(failed)?;
-        let mut pieces = Pieces::new(file.file());
+        let mut pieces = Pieces::new(file.file(), base);
         let (memory, blocks) = pieces.write_memory(self).map_err(failed)?;
         let config = self.config().clone();
         let description = Description {
@@ -51,6 +70,7 @@ impl Vm {
                 .map_or(0, |since| since.as_secs()),
             features: cpu::shown_features(&config.cpu),
             config,
+            bases: base.map_or_else(Vec::new, |base| base.names().to_vec()),
             disks,
             memory,
             blocks,
@@ -73,13 +93,16 @@ fn write_description(file: &File, description: &Description) -> io::Result<()> {
 /// The pieces that have been written.
 struct Pieces<'a> {
     file: &'a File,
+    /// The snapshot whose pieces are not written again.
+    base: Option<&'a Base>,
     checksums: Vec<u32>,
 }
 
 impl<'a> Pieces<'a> {
-    fn new(file: &'a File) -> Self {
+    fn new(file: &'a File, base: Option<&'a Base>) -> Self {
         Self {
             file,
+            base,
             checksums: Vec::new(),
         }
     }
@@ -91,41 +114,76 @@ impl<'a> Pieces<'a> {
         let mut ram = Vec::new();
         let mut at = memory.next_piece(PhysicalAddress(0));
         while let Some(address) = at {
-            memory.read_piece(address, &mut bytes)?;
-            self.write(address.0, &bytes, &mut ram)?;
             at = memory.next_piece(PhysicalAddress(address.0 + PIECE_BYTES));
+            let earlier = self.base.and_then(|base| base.memory(address.0));
+            if let (Some(base), Some(place), Some(mapped)) =
+                (self.base, earlier, memory.ram().saved_piece(address.0))
+                && base.is_mapped(place, mapped)?
+            {
+                add(&mut ram, address.0, place);
+                continue;
+            }
+            memory.read_piece(address, &mut bytes)?;
+            self.write(address.0, &bytes, earlier, &mut ram)?;
         }
         let mut blocks = Vec::new();
-        for (id, size) in memory.block_sizes() {
+        for (number, (id, size)) in memory.block_sizes().into_iter().enumerate() {
             let mut runs = Vec::new();
             for offset in (0..size).step_by(PIECE_BYTES as usize) {
                 let length = (size - offset).min(PIECE_BYTES) as usize;
                 bytes[length..].fill(0);
                 memory.read_block(id, offset, &mut bytes[..length])?;
-                self.write(offset, &bytes, &mut runs)?;
+                let earlier = self.base.and_then(|base| base.block(number, offset));
+                self.write(offset, &bytes, earlier, &mut runs)?;
             }
             blocks.push(BlockContents { bytes: size, runs });
         }
         Ok((ram, blocks))
     }
 
-    /// Writes a piece unless it is zero, and adds it to the runs.
-    fn write(&mut self, address: u64, piece: &Piece, runs: &mut Vec<PieceRun>) -> io::Result<()> {
+    /// Writes a piece, unless it is zero or the base has it at its earlier place, and adds it to the
+    /// runs.
+    fn write(
+        &mut self,
+        address: u64,
+        piece: &Piece,
+        earlier: Option<PiecePlace>,
+        runs: &mut Vec<PieceRun>,
+    ) -> io::Result<()> {
         if is_zero(piece) {
+            return Ok(());
+        }
+        if let (Some(base), Some(place)) = (self.base, earlier)
+            && base.holds(place, piece)?
+        {
+            add(runs, address, place);
             return Ok(());
         }
         let number = self.checksums.len() as u64;
         self.file.write_all_at(piece, piece_offset(number))?;
         self.checksums.push(crc32fast::hash(piece));
-        match runs.last_mut() {
-            Some(last) if last.address + last.pieces * PIECE_BYTES == address => last.pieces += 1,
-            _ => runs.push(PieceRun {
-                address,
-                pieces: 1,
-                first: number,
-            }),
-        }
+        add(runs, address, PiecePlace { file: 0, number });
         Ok(())
+    }
+}
+
+/// Adds a piece to the runs.
+fn add(runs: &mut Vec<PieceRun>, address: u64, place: PiecePlace) {
+    let PiecePlace { file, number } = place;
+    match runs.last_mut() {
+        Some(last)
+            if last.file == file
+                && last.address + last.pieces * PIECE_BYTES == address
+                && last.first + last.pieces == number =>
+        {
+            last.pieces += 1;
+        }
+        _ => runs.push(PieceRun {
+            address,
+            pieces: 1,
+            first: number,
+            file,
+        }),
     }
 }
 

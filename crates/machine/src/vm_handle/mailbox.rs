@@ -145,6 +145,8 @@ pub enum SnapshotOrder {
     Write {
         /// The file. One that exists is replaced.
         path: PathBuf,
+        /// The snapshot whose pieces are not written again.
+        base: Option<PathBuf>,
         /// What follows, unless the snapshot cannot be written.
         then: AfterSnapshot,
     },

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate_machine::config::{MIB, VmConfig};
-use tollgate_machine::snapshot::{SnapshotError, SnapshotFile};
+use tollgate_machine::snapshot::{MOST_BASES, SnapshotError, SnapshotFile};
 use tollgate_machine::vm::{BuildError, Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, State, VmHandle};
 use tollgate_test_support::{Random, Transcript};
@@ -85,7 +85,8 @@ fn take_snapshot(
     then: AfterSnapshot,
 ) -> Option<Result<(), String>> {
     let path = path.to_owned();
-    let request = handle.request_snapshot(SnapshotOrder::Write { path, then });
+    let base = None;
+    let request = handle.request_snapshot(SnapshotOrder::Write { path, base, then });
     let end = std::time::Instant::now() + PATIENCE;
     loop {
         if let Some(result) = handle.snapshot_after(request) {
@@ -186,6 +187,135 @@ fn a_restored_machine_can_be_written_again() {
     assert_eq!(one.checksums, two.checksums);
     let vm = restore(&second, &Transcript::default(), &VmHandle::new()).unwrap();
     assert_eq!(count(&vm), before);
+}
+
+/// The contents of all RAM that is not zero, by address.
+fn contents(vm: &Vm) -> Vec<(u64, Vec<u8>)> {
+    let memory = vm.memory();
+    let next = |address: u64| memory.next_piece(tollgate_x86::PhysicalAddress(address));
+    let mut found = Vec::new();
+    let mut at = next(0);
+    while let Some(address) = at {
+        let mut piece = Box::new([0; 64 << 10]);
+        memory.read_piece(address, &mut piece).unwrap();
+        if piece.iter().any(|byte| *byte != 0) {
+            found.push((address.0, piece.to_vec()));
+        }
+        at = next(address.0 + (64 << 10));
+    }
+    found
+}
+
+/// Restores a machine and lets it run on.
+fn restore_and_run(path: &Path, random: &mut Random) -> Vm {
+    let handle = VmHandle::new();
+    let mut vm = restore(path, &Transcript::default(), &handle).unwrap();
+    let before = count(&vm);
+    // A busy host may not let it run at the first attempt.
+    while count(&vm) == before {
+        run_for_a_while(&mut vm, &handle, random);
+    }
+    vm
+}
+
+#[test]
+fn a_difference_holds_what_has_changed_and_needs_its_bases() {
+    let folder = Folder::new("difference");
+    let file = |number: usize| folder.path(&format!("{number}.snap"));
+    let mut random = Random::new(3);
+    let handle = VmHandle::new();
+    let config = config(folder.boot_sector(&COUNTER));
+    let mut vm = build(&config, &Transcript::default(), &handle);
+    run_for_a_while(&mut vm, &handle, &mut random);
+    vm.write_snapshot(&file(0)).unwrap();
+    for number in 1..=MOST_BASES {
+        let mut vm = restore_and_run(&file(number - 1), &mut random);
+        vm.write_difference(&file(number), &file(number - 1))
+            .unwrap();
+        let written = SnapshotFile::open(&file(number)).unwrap();
+        // Only the piece with the counter has changed.
+        assert_eq!(written.description().checksums.len(), 1);
+        assert_eq!(written.description().bases.len(), number);
+        written.check_memory().unwrap();
+        let mut again = restore(&file(number), &Transcript::default(), &VmHandle::new()).unwrap();
+        assert_eq!(contents(&again), contents(&vm));
+        // Without a base it is whole, and a machine that was never restored can have a base too.
+        let whole = folder.path("whole.snap");
+        again.write_snapshot(&whole).unwrap();
+        assert!(
+            SnapshotFile::open(&whole)
+                .unwrap()
+                .description()
+                .bases
+                .is_empty()
+        );
+        let vm = restore(&whole, &Transcript::default(), &VmHandle::new()).unwrap();
+        assert_eq!(contents(&again), contents(&vm));
+    }
+    // A machine is put back to what all of the files together hold.
+    let handle = VmHandle::new();
+    let mut vm = restore(&file(MOST_BASES), &Transcript::default(), &handle).unwrap();
+    let before = contents(&vm);
+    run_for_a_while(&mut vm, &handle, &mut random);
+    vm.put_back().unwrap();
+    assert_eq!(contents(&vm), before);
+    // The chain cannot become longer, and no file of it is replaced.
+    let error = |result: Result<(), SnapshotError>| {
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    let long = vm.write_difference(&folder.path("long.snap"), &file(MOST_BASES));
+    assert!(error(long).contains("write a whole snapshot"));
+    let replaces = vm.write_difference(&file(1), &file(2));
+    assert!(error(replaces).contains("would replace its own base"));
+    // A missing base, and one that has become another snapshot, are named.
+    let refused = || {
+        let result = restore(&file(2), &Transcript::default(), &VmHandle::new());
+        let error = result.err().unwrap().to_string();
+        assert!(error.contains("1.snap', which "), "{error}");
+        assert!(
+            SnapshotFile::open(&file(2))
+                .unwrap()
+                .check_memory()
+                .is_err()
+        );
+        error
+    };
+    let whole = fs::read(file(1)).unwrap();
+    fs::remove_file(file(1)).unwrap();
+    assert!(refused().contains("cannot be read"));
+    fs::copy(file(0), file(1)).unwrap();
+    assert!(refused().contains("is another file than when"));
+    fs::create_dir(folder.path("folder")).unwrap();
+    fs::remove_file(file(1)).unwrap();
+    fs::rename(folder.path("folder"), file(1)).unwrap();
+    assert!(refused().contains("is another file than when"));
+    fs::remove_dir(file(1)).unwrap();
+    fs::write(file(1), whole).unwrap();
+    restore(&file(2), &Transcript::default(), &VmHandle::new()).unwrap();
+}
+
+#[test]
+fn a_snapshot_of_another_machine_can_be_a_base() {
+    let folder = Folder::new("other-base");
+    let (first, second) = (folder.path("first.snap"), folder.path("second.snap"));
+    let counter = config(folder.boot_sector(&COUNTER));
+    let small = VmConfig {
+        memory_bytes: 4 * MIB,
+        pci: false,
+        ..counter.clone()
+    };
+    let mut vm = build(&small, &Transcript::default(), &VmHandle::new());
+    vm.write_snapshot(&first).unwrap();
+    let mut random = Random::new(4);
+    let handle = VmHandle::new();
+    let mut vm = build(&counter, &Transcript::default(), &handle);
+    run_for_a_while(&mut vm, &handle, &mut random);
+    vm.write_difference(&second, &first).unwrap();
+    SnapshotFile::open(&second).unwrap().check_memory().unwrap();
+    let again = restore(&second, &Transcript::default(), &VmHandle::new()).unwrap();
+    assert_eq!(contents(&again), contents(&vm));
 }
 
 /// The facts of a bare-metal guest hold if the guest is stopped at any moment, written to a file and

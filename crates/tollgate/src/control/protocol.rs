@@ -42,6 +42,8 @@ struct Request {
     /// For `medium`: the file to insert; `None` leaves the drive empty. For `snapshot`: the file to
     /// write.
     file: Option<PathBuf>,
+    /// For `snapshot`: the earlier snapshot of which nothing is written again.
+    base: Option<PathBuf>,
     /// For `snapshot`: what the machine does afterwards.
     #[serde(default)]
     then: ThenName,
@@ -207,10 +209,9 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
                 } else {
                     AfterSnapshot::Resume
                 };
-                Awaited::Snapshot(
-                    handle.request_snapshot(SnapshotOrder::Write { path, then }),
-                    ends,
-                )
+                let base = request.base;
+                let order = SnapshotOrder::Write { path, base, then };
+                Awaited::Snapshot(handle.request_snapshot(order), ends)
             }
             None => return refused("a snapshot needs a file", &request.id),
         },

@@ -118,6 +118,7 @@ impl NewTemplate {
         let _ = fs::remove_file(self.0.with_extension(LIST_EXTENSION));
         let request = handle.request_snapshot(SnapshotOrder::Write {
             path: self.0,
+            base: None,
             then: AfterSnapshot::Resume,
         });
         let begin = std::time::Instant::now();

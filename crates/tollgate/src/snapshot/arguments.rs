@@ -14,6 +14,8 @@ Examples:
   Keep the state of a running machine, and continue there later:
     tollgate snapshot create vm.sock vm.snap --then quit
     tollgate run --restore vm.snap
+  Keep another state of the restored machine, without what vm.snap has already:
+    tollgate snapshot create vm.sock later.snap --base vm.snap
   Let three machines continue from where this one is, next to it:
     tollgate snapshot fork vm.sock --count 3
   Is the file whole, and are its disks as they were?
@@ -49,6 +51,13 @@ pub struct CreateArguments {
     /// The file to write. It appears when it is complete; one that exists is replaced then
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+
+    /// Write only what differs from this earlier snapshot, usually the one it was restored from
+    ///
+    /// The new file names BASE, and can be restored while BASE is there and unchanged. BASE may have
+    /// a base itself; a snapshot has at most seven bases in all.
+    #[arg(long, value_name = "BASE", verbatim_doc_comment)]
+    pub base: Option<PathBuf>,
 
     /// What the machine does afterwards
     ///

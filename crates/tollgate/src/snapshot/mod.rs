@@ -37,13 +37,18 @@ pub fn run(arguments: &SnapshotArguments) -> u8 {
 
 fn create(arguments: &CreateArguments) -> u8 {
     // The machine may run in another folder.
-    let path = std::path::absolute(&arguments.file).unwrap_or_else(|_| arguments.file.clone());
-    let Some(path) = path.to_str() else {
+    let name = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        path.into_os_string().into_string().ok()
+    };
+    let base = arguments.base.as_deref().map(name);
+    let (Some(file), None | Some(Some(_))) = (name(&arguments.file), &base) else {
         return Failure::usage("the file's name is not UTF-8").report();
     };
     let request = json!({
         "command": Name::Snapshot,
-        "file": path,
+        "file": file,
+        "base": base.flatten(),
         "then": arguments.then,
     });
     match talk(&arguments.socket, &request) {
@@ -99,6 +104,10 @@ fn show(arguments: &InfoArguments) -> Result<String, Failure> {
         Some(path) => lines.push(("firmware".into(), path.display().to_string())),
         None => lines.push(("kernel".into(), config.kernel.display().to_string())),
     }
+    for base in &description.bases {
+        let state = base.open().err().unwrap_or_else(|| "as it was".into());
+        lines.push((format!("base {}", base.path.display()), state));
+    }
     for disk in &description.disks {
         let state = disk.check().err().unwrap_or_else(|| "as it was".into());
         lines.push((format!("disk {}", disk.path.display()), state));
@@ -110,9 +119,10 @@ fn show(arguments: &InfoArguments) -> Result<String, Failure> {
     Ok(lines.collect())
 }
 
-/// How many bytes of RAM the file holds.
+/// How many bytes of RAM the snapshot's own file holds.
 fn saved_bytes(description: &Description) -> u64 {
-    let pieces: u64 = description.memory.iter().map(|run| run.pieces).sum();
+    let own = description.memory.iter().filter(|run| run.file == 0);
+    let pieces: u64 = own.map(|run| run.pieces).sum();
     pieces * tollgate_machine::snapshot::PIECE_BYTES
 }
 
@@ -124,6 +134,7 @@ fn summary(description: &Description) -> serde_json::Value {
         "memory_bytes": description.config.memory_bytes,
         "saved_bytes": saved_bytes(description),
         "features": description.features,
+        "bases": description.bases,
         "disks": description.disks,
         "config": description.config,
     })
@@ -136,8 +147,13 @@ fn check_all(path: &Path) -> Result<String, Failure> {
     for disk in &snapshot.description().disks {
         disk.check().map_err(|error| refused(&error))?;
     }
+    let and_bases = match snapshot.description().bases.len() {
+        0 => "",
+        1 => " with its base",
+        _ => " with its bases",
+    };
     Ok(format!(
-        "'{}' is whole, and its disks are as they were\n",
+        "'{}' is whole{and_bases}, and its disks are as they were\n",
         path.display()
     ))
 }

@@ -120,6 +120,61 @@ fn the_real_time_clock_shows_the_hosts_time_after_a_restore_or_continues_as_wish
 }
 
 #[test]
+fn a_snapshot_with_a_base_holds_what_has_changed_and_is_restored_with_it() {
+    let folder = Folder::new();
+    let (socket, first) = (folder.path("vm.sock"), folder.path("first.snap"));
+    let second = folder.path("second.snap");
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "256M", "--control"]).arg(&socket);
+    let mut guest = linux::boot(command);
+    guest.shell("answer=1; mkdir /tmp");
+    succeeded(&snapshot(&["create", "--then", "quit"], &[&socket, &first]));
+    guest.end();
+    let restore = |file: &Path| {
+        let mut command = tollgate();
+        command.args(["run", "--restore"]).arg(file);
+        command.arg("--control").arg(&socket);
+        Session::over_pipes(command)
+    };
+    let mut guest = restore(&first);
+    guest.shell("answer=2; echo kept > /tmp/file");
+    let base = first.display().to_string();
+    let words = ["create", "--then", "quit", "--base", &base];
+    succeeded(&snapshot(&words, &[&socket, &second]));
+    guest.end();
+    let bytes = |file: &Path| fs::metadata(file).unwrap().len();
+    assert!(bytes(&second) < bytes(&first) / 2);
+
+    let info = succeeded(&snapshot(&["info"], &[&second]));
+    assert!(info.contains(&format!("base {base}")), "{info}");
+    let described = succeeded(&snapshot(&["info", "--json"], &[&second]));
+    let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+    assert_eq!(described["bases"][0]["path"], base);
+    let checked = succeeded(&snapshot(&["check"], &[&second]));
+    assert!(checked.contains("is whole with its base"), "{checked}");
+    let mut guest = restore(&second);
+    assert_eq!(guest.shell("echo $answer; cat /tmp/file"), "2\nkept");
+    guest.shell("answer=3");
+    succeeded(&reset(&socket));
+    assert_eq!(guest.shell("echo $answer"), "2");
+    power_off(guest);
+
+    fs::rename(&first, folder.path("moved.snap")).unwrap();
+    for words in [&["snapshot", "check"][..], &["run", "--restore"]] {
+        let output = finish(tollgate().args(words).arg(&second), GUEST_PATIENCE);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(
+            errors.contains("first.snap', which cannot be read"),
+            "{errors}"
+        );
+    }
+    let info = succeeded(&snapshot(&["info"], &[&second]));
+    assert!(info.contains("cannot be read"), "{info}");
+}
+
+#[test]
 fn what_is_no_snapshot_is_refused_in_one_line() {
     let folder = Folder::new();
     let file = folder.path("vm.snap");

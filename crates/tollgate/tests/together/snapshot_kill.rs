@@ -81,6 +81,9 @@ fn snapshots_are_whole_or_absent_after_kills_at_random_moments() {
                 .args(["snapshot", "create"])
                 .arg(&socket)
                 .arg(&second);
+            if round % 4 == 3 {
+                create.arg("--base").arg(&first);
+            }
             create.stdin(Stdio::null());
             let create = create.stdout(Stdio::piped()).stderr(Stdio::piped());
             let create = create.spawn().unwrap();
