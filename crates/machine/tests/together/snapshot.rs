@@ -156,13 +156,7 @@ fn machines_continue_from_a_snapshot_and_the_first_one_goes_on() {
             at_snapshot,
             "a restored machine changed the file"
         );
-        let ends = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(20));
-            handle.quit();
-        });
-        assert_eq!(vm.run(), RunOutcome::Quit);
-        ends.join().unwrap();
-        assert_ne!(count(&vm), at_snapshot, "the restored machine stands still");
+        run_until_it_counts(&mut vm, &handle, &mut Random::new(2));
     }
 }
 
@@ -210,12 +204,18 @@ fn contents(vm: &Vm) -> Vec<(u64, Vec<u8>)> {
 fn restore_and_run(path: &Path, random: &mut Random) -> Vm {
     let handle = VmHandle::new();
     let mut vm = restore(path, &Transcript::default(), &handle).unwrap();
-    let before = count(&vm);
-    // A busy host may not let it run at the first attempt.
-    while count(&vm) == before {
-        run_for_a_while(&mut vm, &handle, random);
-    }
+    run_until_it_counts(&mut vm, &handle, random);
     vm
+}
+
+/// Runs a machine that counts until it has done so. A busy host may not let it run at the first
+/// attempt.
+fn run_until_it_counts(vm: &mut Vm, handle: &VmHandle, random: &mut Random) {
+    let (before, end) = (count(vm), std::time::Instant::now() + PATIENCE);
+    while count(vm) == before {
+        assert!(std::time::Instant::now() < end, "the machine stands still");
+        assert_eq!(run_for_a_while(vm, handle, random), RunOutcome::Quit);
+    }
 }
 
 #[test]
