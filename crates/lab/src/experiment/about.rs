@@ -104,6 +104,17 @@ pub struct Workload {
     pub arms: &'static [&'static str],
     /// The names of the guests that can run the workload; if empty, all.
     pub guests: &'static [&'static str],
+    /// What the measured machine waits for when it could run.
+    pub contention: Contention,
+}
+
+/// What a machine waits for when its guest could run and the host runs something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contention {
+    /// Other programs on the host, which spoil the measurement.
+    OtherPrograms,
+    /// The workload's own machines on the same processor: the wait is what the workload is about.
+    OwnMachines,
 }
 
 impl Workload {
@@ -115,6 +126,7 @@ impl Workload {
             metric: Metric::Seconds,
             arms: &[],
             guests: &[],
+            contention: Contention::OtherPrograms,
         }
     }
 
@@ -132,6 +144,14 @@ impl Workload {
     /// The workload on these guests only.
     pub const fn on(self, guests: &'static [&'static str]) -> Self {
         Self { guests, ..self }
+    }
+
+    /// The workload with several machines on one processor of the host.
+    pub const fn on_one_processor(self) -> Self {
+        Self {
+            contention: Contention::OwnMachines,
+            ..self
+        }
     }
 
     /// The workload with these arms only.

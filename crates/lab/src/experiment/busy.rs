@@ -2,7 +2,7 @@
 //! thread was ready to run but the host ran something else: the machine *waited*. This time is not
 //! caused by any arm, and if there is much of it, a difference between arms is random.
 
-use super::{CellResult, Results, Sample};
+use super::{CellResult, Contention, Results, Sample};
 use crate::statistics::Quartiles;
 
 /// A run that waited for this share of its time is spoiled.
@@ -26,8 +26,12 @@ fn share<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
 }
 
 /// Whether the host was too busy in this cell for a verdict. Verdicts compare the middle halves, so
-/// the quarter of runs that waited most must have been spoiled.
+/// the quarter of runs that waited most must have been spoiled. Where the workload's own machines
+/// share a processor, their wait for each other is measured and spoils nothing.
 pub fn is_too_busy(cell: &CellResult) -> bool {
+    if cell.contention == Contention::OwnMachines {
+        return false;
+    }
     let samples = cell.samples().iter();
     let shares: Vec<f64> = samples
         .map(|sample| share(std::iter::once(sample)))
@@ -43,7 +47,8 @@ pub fn remark(results: &Results) -> Option<String> {
             .iter()
             .filter(|cell| !cell.samples().is_empty())
     };
-    let waited = share(cells().flat_map(|cell| cell.samples()));
+    let alone = cells().filter(|cell| cell.contention == Contention::OtherPrograms);
+    let waited = share(alone.flat_map(|cell| cell.samples()));
     if waited < REMARKED {
         return None;
     }
@@ -99,6 +104,17 @@ mod tests {
         );
         let cell = &results.cells[0];
         assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
+    }
+
+    #[test]
+    fn machines_that_wait_for_each_other_do_not_make_the_host_busy() {
+        let mut results = waited(&[0.94, 0.94]);
+        for cell in &mut results.cells {
+            cell.contention = Contention::OwnMachines;
+        }
+        assert_eq!(remark(&results), None);
+        let comparison = results.cells[0].comparison("b").unwrap();
+        assert_eq!(comparison.verdict, Verdict::Less);
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod test_experiment;
 
-pub use about::{About, Arm, Guest, KindGroup, Metric, Numbers, Workload};
+pub use about::{About, Arm, Contention, Guest, KindGroup, Metric, Numbers, Workload};
 pub use compare::{Comparison, Verdict};
 pub use error::LabError;
 pub use export::{samples_csv, to_json};

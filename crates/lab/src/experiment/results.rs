@@ -1,7 +1,9 @@
 //! The results of an experiment.
 
 use super::busy::is_too_busy;
-use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample, Verdict};
+use super::{
+    About, Arm, Comparison, Contention, Counted, LabError, Metric, Price, Sample, Verdict,
+};
 use crate::statistics::Quartiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,6 +60,9 @@ pub struct CellResult {
     /// The value that is compared, and its unit.
     #[serde(serialize_with = "metric_text")]
     pub metric: Metric,
+    /// What the measured machine waits for when it could run.
+    #[serde(skip)]
+    pub contention: Contention,
     /// How the cell ended.
     pub outcome: CellOutcome,
 }

@@ -76,6 +76,7 @@ pub fn resume(
             guest: cell.guest.name.to_owned(),
             workload: cell.workload.name.to_owned(),
             metric: cell.workload.metric,
+            contention: cell.workload.contention,
             outcome: run.cell(cell, &plan),
         });
         run.passed = before + plan.turns(cell).len();

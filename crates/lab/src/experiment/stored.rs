@@ -63,6 +63,7 @@ pub fn from_json(
                 guest: cell.guest,
                 workload: cell.workload,
                 metric: workload.metric,
+                contention: workload.contention,
                 outcome: cell.outcome,
             })
         })

@@ -78,18 +78,17 @@ fn heading(results: &Results) -> String {
 
 /// A remark that there were few repetitions of little work, if so.
 pub(crate) fn few_repetitions(results: &Results) -> Option<String> {
-    let is_few = results.quick || results.repetitions < REPETITIONS;
-    is_few.then(|| {
-        format!(
-            "{}{} repetitions, fewer than the {REPETITIONS} that a verdict should stand on.",
-            if results.quick {
-                "Quick: little work, "
-            } else {
-                ""
-            },
-            results.repetitions
-        )
-    })
+    let count = results.repetitions;
+    match (results.quick, count < REPETITIONS) {
+        (false, false) => None,
+        (true, false) => Some(format!(
+            "Quick: little work in each of the {count} repetitions, so that small differences may be chance."
+        )),
+        (quick, true) => Some(format!(
+            "{}{count} repetitions, fewer than the {REPETITIONS} that a verdict should stand on.",
+            if quick { "Quick: little work, " } else { "" },
+        )),
+    }
 }
 
 fn of_cell(results: &Results, cell: &CellResult) -> String {
@@ -263,6 +262,20 @@ mod tests {
     fn few_repetitions_are_called_few() {
         let text = text_of(&Scripted::default(), &Options::quick());
         assert!(text.contains("3 repetitions, fewer than the 9"), "{text}");
+    }
+
+    #[test]
+    fn little_work_with_enough_repetitions_is_not_called_few() {
+        let options = Options {
+            repetitions: 24,
+            ..Options::quick()
+        };
+        let text = text_of(&Scripted::default(), &options);
+        assert!(
+            text.contains("Quick: little work in each of the 24"),
+            "{text}"
+        );
+        assert!(!text.contains("fewer than"), "{text}");
     }
 
     #[test]

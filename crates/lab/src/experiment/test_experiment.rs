@@ -35,22 +35,13 @@ pub(crate) static ABOUT: About = About {
         },
     ],
     workloads: &[
+        Workload::of_time("spin", "goes round"),
         Workload {
-            name: "spin",
-            what: "goes round",
-            metric: Metric::Seconds,
-            arms: &[],
-            guests: &[],
-        },
-        Workload {
-            name: "count",
-            what: "counts",
             metric: Metric::Value {
                 name: "latency",
                 unit: "us",
             },
-            arms: &[],
-            guests: &["ours"],
+            ..Workload::of_time("count", "counts").on(&["ours"])
         },
     ],
     guests: &[

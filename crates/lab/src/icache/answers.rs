@@ -34,8 +34,21 @@ fn of_loop(cell: &CellResult) -> Option<String> {
             translator.join(", ")
         ),
     };
+    let dictionary = match on.verdict {
+        Verdict::NoDifferenceMeasured => {
+            "no difference measured between the dictionary and finding each instruction again"
+                .into()
+        }
+        Verdict::NotJudged => "the dictionary is not judged, because the host was busy".into(),
+        Verdict::More if on.ratio >= 2.0 => {
+            format!("with the dictionary {on} as finding each instruction again")
+        }
+        Verdict::Less | Verdict::More => {
+            format!("with the dictionary {on} than finding each instruction again")
+        }
+    };
     Some(format!(
-        "{}, {}: with the dictionary {on} than finding each instruction anew (the study: 35 to 40 % less){beside}.",
+        "{}, {}: {dictionary} (the study: 35 to 40 % less){beside}.",
         cell.guest, cell.workload
     ))
 }

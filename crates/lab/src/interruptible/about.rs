@@ -89,7 +89,8 @@ pub static ABOUT: About = About {
             ONE_CORE,
             "fork, next to another machine that does the same on one processor of the host",
         )
-        .on(PAIRED),
+        .on(PAIRED)
+        .on_one_processor(),
         Workload::of_events(TWO_CORES, "the same with a processor of the host for each").on(PAIRED),
     ],
     guests: &[linux_guest::AMD64, linux_guest::RT_AMD64, linux_guest::I686],

@@ -67,7 +67,10 @@ fn price<'a>(cells: impl Iterator<Item = &'a CellResult>) -> Option<String> {
     if compared.is_empty() {
         return None;
     }
-    if compared.iter().any(|it| it.2.verdict == Verdict::NotJudged) {
+    let unjudged = compared.iter();
+    let unjudged = unjudged.filter(|it| it.2.verdict == Verdict::NotJudged);
+    let unjudged = unjudged.count();
+    if unjudged == compared.len() {
         return Some(
             "What it costs to stop for interrupts is not judged: the host was busy (the study: at most 5 %)."
                 .into(),
@@ -75,11 +78,19 @@ fn price<'a>(cells: impl Iterator<Item = &'a CellResult>) -> Option<String> {
     }
     let slower = compared.iter().filter(|it| it.2.verdict == Verdict::More);
     let most = slower.max_by(|a, b| a.2.ratio.total_cmp(&b.2.ratio));
+    let remark = match unjudged {
+        0 => String::new(),
+        count => format!(
+            " Not judged, because the host was busy: {count} of {} comparisons.",
+            compared.len()
+        ),
+    };
     Some(match most {
-        None => "Stopping for interrupts costs nothing that was measured (the study: at most 5 %)."
-            .into(),
+        None => format!(
+            "Stopping for interrupts costs nothing that was measured (the study: at most 5 %).{remark}"
+        ),
         Some((cell, arm, comparison)) => format!(
-            "Stopping for interrupts costs at most {:.1} % ({}, {}, {arm}); the study: at most 5 %.",
+            "Stopping for interrupts costs at most {:.1} % ({}, {}, {arm}); the study: at most 5 %.{remark}",
             (comparison.ratio - 1.0) * 100.0,
             cell.guest,
             cell.workload

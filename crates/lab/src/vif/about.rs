@@ -120,14 +120,14 @@ pub static ABOUT: About = About {
     ],
     workloads: &[
         Workload {
-            name: IDLE,
-            what: "waits at the prompt, polling the keyboard; the time of one poll",
             metric: Metric::Value {
                 name: POLL,
                 unit: "us",
             },
-            arms: &[],
-            guests: &[],
+            ..Workload::of_time(
+                IDLE,
+                "waits at the prompt, polling the keyboard; the time of one poll",
+            )
         },
         Workload::of_time(COPY_TYPE, "copies files and displays them"),
         Workload::of_time("mix", "files, screen and computation"),
@@ -155,14 +155,17 @@ pub static ABOUT: About = About {
         .on(&[DOS]),
         Workload::of_time("compute", "computation alone, with the timer ticking"),
         Workload {
-            name: FOUR_MACHINES,
-            what: "four machines on one processor, three of them busy; from a key to its echo",
             metric: Metric::Value {
                 name: ECHO_P99,
                 unit: "us",
             },
-            arms: &[OFF, ON],
-            guests: &["real", "v86-iopl3", DOS],
+            ..Workload::of_time(
+                FOUR_MACHINES,
+                "four machines on one processor, three of them busy; from a key to its echo",
+            )
+            .with(&[OFF, ON])
+            .on(&["real", "v86-iopl3", DOS])
+            .on_one_processor()
         },
     ],
     guests: &[

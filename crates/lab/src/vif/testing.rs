@@ -1,7 +1,7 @@
 //! Results for the unit tests of this experiment.
 
 use super::about::ABOUT;
-use crate::experiment::{CellOutcome, CellResult, Counted, Metric, Results, Sample};
+use crate::experiment::{CellOutcome, CellResult, Contention, Counted, Metric, Results, Sample};
 use tollgate_host_facts::processors::HostDescription;
 
 /// A cell in which 7 of 1000 instructions are CLI.
@@ -15,6 +15,7 @@ pub fn cell(guest: &str, workload: &str, samples: Vec<Sample>) -> CellResult {
         guest: guest.to_owned(),
         workload: workload.to_owned(),
         metric: Metric::Seconds,
+        contention: Contention::OtherPrograms,
         outcome: CellOutcome::Measured {
             counted: Some(counted),
             samples,
