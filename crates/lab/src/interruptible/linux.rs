@@ -18,6 +18,8 @@ pub const LATENCY: Program = Program {
 };
 /// Begins the names of values that say how long interrupts waited for one thing in the monitor.
 pub const BEHIND: &str = "behind-";
+/// The number of times that the process waited.
+pub const WAITS: &str = "waits";
 /// The program's argument for all loads.
 const LOAD: &str = "load";
 /// The program's argument for a workload.
@@ -153,7 +155,7 @@ fn add_lateness(timed: &mut Timed, ran: &Ran) -> Result<(), LabError> {
         let text = format!("the program did not print how late it was: {}", ran.output);
         return Err(LabError::WorkNotDone(text));
     };
-    timed.values.insert("waits".to_owned(), count);
+    timed.values.insert(WAITS.to_owned(), count);
     for (name, nanoseconds) in [("p50", p50), ("p99", p99), ("max", max)] {
         let name = format!("process-{name}");
         timed.values.insert(name, nanoseconds / 1e3);

@@ -12,6 +12,8 @@ use tollgate_host_facts::processors::time_of_children;
 
 /// The result on the host.
 pub struct Native {
+    /// How often the process waited.
+    count: f64,
     /// By how many microseconds it was late: median, 99th percentile, longest.
     late: [f64; 3],
     /// Processor time of one event in microseconds.
@@ -46,8 +48,9 @@ impl Native {
         let taken = time_of_children() - before;
         let output = ran.ok().filter(|output| output.status.success())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let [_, p50, p99, max] = told(&text)?;
+        let [count, p50, p99, max] = told(&text)?;
         Some(Self {
+            count,
             late: [p50, p99, max].map(|nanoseconds| nanoseconds / 1e3),
             event: taken * 1e6 / events.max(1) as f64,
         })
@@ -57,6 +60,7 @@ impl Native {
     pub fn add_to(&self, timed: &mut Timed) {
         let [p50, p99, max] = self.late;
         for (name, value) in [
+            ("count", self.count),
             ("p50", p50),
             ("p99", p99),
             ("max", max),

@@ -32,6 +32,8 @@ pub struct Neighbour {
 struct AfterKill {
     /// Cycles of one event.
     event: f64,
+    /// How often its process waited.
+    count: f64,
     /// By how many microseconds its process was late: median, 99th percentile, longest.
     late: [f64; 3],
 }
@@ -83,11 +85,12 @@ impl Neighbour {
         kill_at_work(&mut guest, killed, line)?;
         let ran = guest.run(line)?;
         guest.run(CHECK_CANARY)?;
-        let late = told(&ran.output)
-            .map(|[_, p50, p99, max]| [p50, p99, max].map(|nanoseconds| nanoseconds / 1e3));
+        let [count, late @ ..] =
+            told(&ran.output).ok_or_else(|| LabError::WorkNotDone(ran.output.clone()))?;
         let after_kill = AfterKill {
             event: ran.processor_cycles() as f64 / events as f64,
-            late: late.ok_or_else(|| LabError::WorkNotDone(ran.output.clone()))?,
+            count,
+            late: late.map(|nanoseconds| nanoseconds / 1e3),
         };
         let mut other = boot(system, &second, stop)?;
         other.run(CANARY)?;
@@ -139,6 +142,7 @@ impl Neighbour {
         let [p50, p99, max] = self.after_kill.late;
         for (name, value) in [
             ("alone-event", self.after_kill.event),
+            ("alone-count", self.after_kill.count),
             ("alone-p50", p50),
             ("alone-p99", p99),
             ("alone-max", max),

@@ -1,7 +1,7 @@
 //! Tables of the experiment `interruptible`: latencies, causes of masking, the size of the monitor.
 
 use super::about::{ARMS, is_pair};
-use super::linux::BEHIND;
+use super::linux::{BEHIND, WAITS};
 use super::study;
 use crate::experiment::{CellResult, Results, Section, columns, whole};
 use crate::statistics::Quartiles;
@@ -44,13 +44,19 @@ fn latencies(results: &Results) -> Section {
     const SHOWN: [&str; 3] = ["p50", "p99", "max"];
     let mut columns = columns(&["", "arm"]);
     for what in ["A", "C", "host"] {
+        columns.push(format!("{what} count"));
         columns.extend(SHOWN.map(|it| format!("{what} {it}")));
     }
     columns.push("B p50".into());
     let rows = measured(results).flat_map(|cell| {
         ARMS.into_iter().map(move |arm| {
             let mut row = vec![format!("{}, {}", cell.guest, cell.workload), arm.to_owned()];
-            for what in ["to-handler", "process", "native"] {
+            for (what, count) in [
+                ("to-handler", "to-handler-count"),
+                ("process", WAITS),
+                ("native", "native-count"),
+            ] {
+                row.push(whole(value(cell, arm, count)));
                 row.extend(SHOWN.map(|it| tenth(value(cell, arm, &format!("{what}-{it}")))));
             }
             let [handler, process] =
@@ -67,7 +73,8 @@ fn latencies(results: &Results) -> Section {
             "Medians of the repetitions. A: from an interrupt's being due to the first instruction of its \
              handler, of all interrupts. C: from the moment that the waiting process named until it runs, by \
              the guest's clock. B = C - A, of the medians: from the handler to the process, which is what the \
-             study measured. 'host': C of the same program on this host, without a machine: the least that a \
+             study measured. count: how many waits the percentiles are of; of fewer than 100, p99 is the \
+             longest. 'host': C of the same program on this host, without a machine: the least that a \
              guest of an ordinary process can come to."
                 .into(),
         ],
@@ -232,6 +239,10 @@ fn side_by_side(results: &Results) -> Section {
             let mut row = vec![format!("{}, {}", cell.guest, cell.workload), arm.to_owned()];
             for (event, late) in [("event", "process"), ("alone-event", "alone")] {
                 row.push(tenth(of(event).map(|cycles| cycles / per_microsecond)));
+                row.push(whole(of(match late {
+                    "process" => WAITS,
+                    _ => "alone-count",
+                })));
                 row.extend(["p50", "p99", "max"].map(|it| tenth(of(&format!("{late}-{it}")))));
             }
             let canaries = cell.samples().iter().filter(|sample| sample.arm == arm);
@@ -246,10 +257,12 @@ fn side_by_side(results: &Results) -> Section {
             "",
             "arm",
             "beside: event",
+            "C count",
             "C p50",
             "C p99",
             "C max",
             "after the kill: event",
+            "C count",
             "C p50",
             "C p99",
             "C max",

@@ -1,6 +1,7 @@
 //! The study's figures and ours, in one table.
 
 use super::about::{ARMS, EXEC, FORK, OFF, PIPE};
+use super::linux::WAITS;
 use super::paper::{in_pieces, tenth, value, weight};
 use crate::experiment::{CellResult, Results, Section, Verdict, columns};
 use tollgate_exits::latency::InterruptibleWork;
@@ -82,7 +83,8 @@ pub fn beside_ours(results: &Results) -> Section {
              that a waiting process named until it runs. B = C - A, of the medians: from the handler to the \
              process, which is all that the study measured: it cannot see masking, and shows that stopping \
              is free, not what it gains; that shows in A. 'native': the same program on this host, without \
-             a machine. Its C is the least that a guest of an ordinary process can come to."
+             a machine. Its C is the least that a guest of an ordinary process can come to. 'of' stands before \
+             the number of waits; of fewer than 100, p99 is the longest."
                 .into(),
             "masked: the longest piece without a look at requests of each run of a section, all together, \
              and the longest of them. 'by the monitor': while the guest let interrupts in; 'guest IF=0': while \
@@ -104,23 +106,27 @@ fn latencies(cell: &CellResult) -> Vec<Row> {
             .map(|it| tenth(value(cell, arm, &format!("{what}-{it}"))))
             .join(" / ")
     };
+    let counted = |arm, what, count| match value(cell, arm, count) {
+        None => all(arm, what),
+        Some(count) => format!("{} of {count:.0}", all(arm, what)),
+    };
     let both = |arm| {
         let [from, to] = ["to-handler-p50", "process-p50"].map(|it| value(cell, arm, it));
         tenth(to.zip(from).map(|(to, from)| to - from))
     };
     let mut process = row(
-        format!("{name}: C, us, p50 / p99 / max"),
+        format!("{name}: C, us, p50 / p99 / max of waits"),
         "-",
         None,
-        ARMS.map(|arm| all(arm, "process")),
+        ARMS.map(|arm| counted(arm, "process", WAITS)),
     );
-    process[2] = all(OFF, "native");
+    process[2] = counted(OFF, "native", "native-count");
     vec![
         row(
-            format!("{name}: A, us, p50 / p99 / max"),
+            format!("{name}: A, us, p50 / p99 / max of waits"),
             "-",
             None,
-            ARMS.map(|arm| all(arm, "to-handler")),
+            ARMS.map(|arm| counted(arm, "to-handler", "to-handler-count")),
         ),
         row(format!("{name}: B, us, p50"), "-", None, ARMS.map(both)),
         process,

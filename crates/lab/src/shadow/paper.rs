@@ -82,6 +82,12 @@ pub(super) fn enough_tables(medians: &[(u32, f64)]) -> Option<u32> {
     Some(enough.0)
 }
 
+/// Whether the cell is about switches of processes with much code, in a run too short to show them.
+fn is_unanswered(results: &Results, cell: &CellResult) -> bool {
+    let mut much = CODE_PAGES.iter();
+    results.quick && !cell.samples().is_empty() && much.any(|it| it.0 == cell.workload)
+}
+
 /// The cost of an event by the number of tables, and the number with the lowest cost.
 fn by_number(results: &Results) -> Section {
     let row = |cell: &CellResult| {
@@ -93,9 +99,32 @@ fn by_number(results: &Results) -> Section {
         };
         let mut row = vec![format!("{}, {}", cell.guest, cell.workload)];
         row.extend(BY_NUMBER.iter().map(|(_, number)| of(*number)));
-        row.push(enough.to_string());
+        if is_unanswered(results, cell) {
+            row[0].push_str(" (quick: no answer)");
+            row.push("-".into());
+        } else {
+            row.push(enough.to_string());
+        }
         Some(row)
     };
+    let mut notes = vec![
+        "All without exits where none is needed. An event is one load of CR3 (of Linux: one turn \
+         of a process, with its system calls), one invalidation of a page, of 16, or of all \
+         spaces (in 'double' with two loads), and the reads behind it, with whatever must be \
+         filled again. 'enough': the least N whose median is within 5 % of the least."
+            .into(),
+    ];
+    if results
+        .cells
+        .iter()
+        .any(|cell| is_unanswered(results, cell))
+    {
+        notes.push(
+            "no answer: with --quick a process has so few turns that most of their time is the first run of its \
+             pages of code, not the switch; ratios between arms in these rows compare that too."
+                .into(),
+        );
+    }
     let mut names = vec!["".to_owned()];
     names.extend(BY_NUMBER.iter().map(|(_, number)| format!("N={number}")));
     names.push("enough".into());
@@ -103,13 +132,7 @@ fn by_number(results: &Results) -> Section {
         title: "cycles of one event with its reads, by the number of tables N".into(),
         columns: names,
         rows: results.cells.iter().filter_map(row).collect(),
-        notes: vec![
-            "All without exits where none is needed. An event is one load of CR3 (of Linux: one turn \
-             of a process, with its system calls), one invalidation of a page, of 16, or of all \
-             spaces (in 'double' with two loads), and the reads behind it, with whatever must be \
-             filled again. 'enough': the least N whose median is within 5 % of the least."
-                .into(),
-        ],
+        notes,
     }
 }
 

@@ -24,6 +24,13 @@ pub const ON_HOOKS: &str = "vif=on+hooks";
 /// The DOS guest that the user supplies.
 pub const DOS: &str = "dos";
 
+/// The small system in virtual-8086 mode at IOPL 0.
+pub const V86: &str = "v86";
+/// The small system in virtual-8086 mode at IOPL 3.
+pub const V86_IOPL3: &str = "v86-iopl3";
+/// The guests whose own 32-bit monitor emulates some of the six instructions.
+pub const WITH_OWN_MONITOR: &[&str] = &[V86, V86_IOPL3];
+
 /// The workload with four machines.
 pub const FOUR_MACHINES: &str = "four-machines";
 /// The value that is compared for four machines.
@@ -164,7 +171,7 @@ pub static ABOUT: About = About {
                 "four machines on one processor, three of them busy; from a key to its echo",
             )
             .with(&[OFF, ON])
-            .on(&["real", "v86-iopl3", DOS])
+            .on(&["real", V86_IOPL3, DOS])
             .on_one_processor()
         },
     ],
@@ -175,12 +182,12 @@ pub static ABOUT: About = About {
             needs_image: false,
         },
         Guest {
-            name: "v86",
+            name: V86,
             what: "the same as a virtual-8086 task at IOPL 0 under its own 32-bit monitor",
             needs_image: false,
         },
         Guest {
-            name: "v86-iopl3",
+            name: V86_IOPL3,
             what: "at IOPL 3: only INT n goes to that monitor",
             needs_image: false,
         },

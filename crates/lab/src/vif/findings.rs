@@ -2,7 +2,7 @@
 //! cost nothing, and the monitor's share of idling.
 
 use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
-use super::trap_cost::{TrapCost, significant};
+use super::trap_cost::{TrapCost, UNFIT, significant};
 use crate::experiment::{CellResult, Results, Section, columns};
 use crate::statistics::Quartiles;
 use tollgate_exits::ExitKind;
@@ -43,6 +43,26 @@ fn prices(results: &Results) -> Section {
             rows.push(row);
         }
     }
+    // A guest whose own monitor emulates all pairs has no row, which the reader must be told.
+    let mut unpriced: Vec<&str> = Vec::new();
+    for cell in results
+        .cells
+        .iter()
+        .filter(|cell| !cell.samples().is_empty())
+    {
+        let guest = cell.guest.as_str();
+        let is_priced = results.prices.iter().any(|price| price.guest == guest);
+        if !is_priced && !unpriced.contains(&guest) {
+            unpriced.push(guest);
+        }
+    }
+    let unpriced = match unpriced.is_empty() {
+        true => String::new(),
+        false => format!(
+            " No row: {}, where that is so for all three pairs.",
+            unpriced.join(", ")
+        ),
+    };
     let names = SIX.iter().map(|kind| kind.name());
     Section {
         title: "what one exit costs (cycles of the time-stamp counter)".into(),
@@ -53,13 +73,12 @@ fn prices(results: &Results) -> Section {
                 .collect::<Vec<_>>(),
         ),
         rows,
-        notes: vec![
+        notes: vec![format!(
             "From the guest's own loops of pairs (CLI and STI, PUSHF and POPF, INT n and IRET), \
              the empty loop subtracted; medians of 7 runs (quick: 3). A pair's cycles are shared out among the exits that it \
              takes. With vif=on what remains is priced as a call-out. -: the guest's own monitor \
-             emulates the pair too, so that its time is that of many exits."
-                .into(),
-        ],
+             emulates the pair too, so that its time is that of many exits.{unpriced}"
+        )],
     }
 }
 
@@ -177,10 +196,11 @@ fn idle(results: &Results) -> Section {
         ]),
         rows: rows.collect(),
         notes: vec![
-            "% six: count x cost. A guest that polls and never halts: all that is not the \
-             monitor's is its own loop. With hooks a DOS halts until the next interrupt; a poll is \
-             then what lies between two of them, without the wait."
+            "% six: count x cost, in v86 and v86-iopl3 without the time of the guest's own monitor. A guest \
+             that polls and never halts: all that is not the monitor's is its own loop. With hooks a DOS \
+             halts until the next interrupt; a poll is then what lies between two of them, without the wait."
                 .into(),
+            UNFIT.into(),
         ],
     }
 }

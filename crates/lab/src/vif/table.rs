@@ -3,7 +3,7 @@
 
 use super::about::{DOS, FOUR_MACHINES, INPUT_OUTPUT, OFF, OFF_TASK, OFF_TRAP, ON, SIX};
 use super::paper::{ORIGINAL, Original, WITHOUT_FIGURES, implied_cost, transitions};
-use super::trap_cost::TrapCost;
+use super::trap_cost::{TrapCost, UNFIT};
 use crate::experiment::{CellResult, Results, Section, columns};
 use tollgate_exits::ExitKind;
 
@@ -145,6 +145,7 @@ fn notes(results: &Results) -> Vec<String> {
          price of its own (I/O; in virtual-8086 mode also the six, which the guest's own monitor \
          emulates too: its time is not in the share). instr/trap: how many average instructions one \
          trap costs, which the two imply. vif=on: what remains when the six are free.",
+        UNFIT,
         "What stands for what: for its DOS a DOS of today with programs of ours and free ones of its \
          time; for its CP/M-86 our small 16-bit system; for its trap gate a host #GP taken as a \
          signal; for its task gate a host #UD with the whole context saved and loaded. The call-out \

@@ -58,6 +58,10 @@ impl TrapCost {
     }
 }
 
+/// Explains the `?` that [`significant`] writes.
+pub const UNFIT: &str = "?: count x cost comes to more than all of the time: the cost, measured in loops \
+                         apart, does not fit this run.";
+
 /// A share in per cent; more than the whole has no meaning.
 pub fn significant(value: f64) -> String {
     if value > 100.0 {

@@ -65,8 +65,12 @@ pub fn table(results: &SystemCalls) -> String {
             );
         }
     }
+    text.push_str(DIFFERENCES);
     text
 }
+
+const DIFFERENCES: &str = "difference: between the same percentiles of both calls, not of two calls that belong together: \
+it can be negative at the\nend, where the longest call is one that the host interrupted.\n";
 
 const STANDS_FOR: &str = "Two system calls of a Linux guest: one makes the marked hypercall, the other does nothing. \
 The study's guest had two new\nnumbers in its table of system calls; here they are two ioctl commands of a module's file, \
