@@ -138,7 +138,7 @@ mod tests {
         assert!(fields.into_iter().all(|commas| commas == 7), "{text}");
         let seconds = text.lines().filter(|line| line.contains(",time,seconds,"));
         assert_eq!(seconds.count(), 12);
-        assert!(text.contains("\nours,spin,a,2,3,exits,cli,10\n"), "{text}");
+        assert!(text.contains("\nours,spin,a,2,4,exits,cli,10\n"), "{text}");
         assert!(text.contains("\nours,spin,,,,executed,cli,7\n"), "{text}");
         assert!(
             text.contains("\nours,,a,2,,price-cycles,cli,40.00\n"),

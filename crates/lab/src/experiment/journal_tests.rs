@@ -64,7 +64,7 @@ fn a_continued_run_measures_only_what_is_missing() {
         .iter()
         .map(|sample| (sample.arm.as_str(), sample.repetition))
         .collect();
-    let turns = [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("b", 3)];
+    let turns = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("a", 3), ("b", 3)];
     assert_eq!(names, turns);
     // Nothing is left: the results are the same without any run.
     let experiment = Scripted::default();

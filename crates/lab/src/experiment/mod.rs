@@ -6,7 +6,7 @@
 //!
 //! 1. opens a [`Bench`]: whatever the experiment needs to run that workload on that guest;
 //! 2. makes it count once what the guest executes, with counting that may slow it down;
-//! 3. times it, all arms in turns (A B C, A B C, ...) until each has its repetitions, and fails if
+//! 3. times it, all arms in turns (A B C, B C A, ...) until each has its repetitions, and fails if
 //!    any run did other work than the first;
 //! 4. compares each arm with the first: ratio of the medians, and "no difference measured" if the
 //!    middle halves overlap.

@@ -167,8 +167,14 @@ impl Plan {
             return Vec::new();
         }
         let arms = self.arms(cell);
-        (1..=self.repetitions)
-            .flat_map(|repetition| arms.iter().map(move |&arm| (repetition, arm)))
+        let rounds = (1..=self.repetitions).zip(0_usize..);
+        rounds
+            .flat_map(|(repetition, round)| {
+                let mut arms = arms.clone();
+                let first = round % arms.len().max(1);
+                arms.rotate_left(first);
+                arms.into_iter().map(move |arm| (repetition, arm))
+            })
             .collect()
     }
 
@@ -218,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn arms_alternate() {
-        let expected = [(1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, "a"), (3, "b")];
+    fn arms_alternate_and_each_round_begins_with_the_next_one() {
+        let expected = [(1, "a"), (1, "b"), (2, "b"), (2, "a"), (3, "a"), (3, "b")];
         assert_eq!(turns(&Options::quick()), expected);
         assert_eq!(turns(&Options::default()).len(), 2 * REPETITIONS as usize);
     }

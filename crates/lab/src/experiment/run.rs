@@ -201,11 +201,13 @@ impl Run<'_> {
             self.keep(|journal| journal.keep_counted(cell, &found))?;
             counted = Some(found);
         }
-        let first = turns.first().map_or("", |turn| turn.1.name);
+        let mut round = 0;
         for (repetition, arm) in turns {
-            if arm.name == first && self.clock.ends_cell_before(repetition) {
+            // A round is not ended in its middle.
+            if repetition != round && self.clock.ends_cell_before(repetition) {
                 break;
             }
+            round = repetition;
             self.tell(&format!("{} {name}, repetition {repetition}", arm.name));
             match self.timed(&mut *bench, arm) {
                 Ok((timed, hardware)) => {

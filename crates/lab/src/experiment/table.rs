@@ -200,7 +200,7 @@ fn hardware(cell: &CellResult) -> Section {
 fn notes(results: &Results) -> String {
     let mut notes = vec![
         format!(
-            "Arms ran in turns. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
+            "Arms ran in turns, each round beginning with the next one. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
              difference measured\" if the middle halves overlap, \"not judged\" where the host ran \
              something else for too long. With {} repetitions two arms \
              that are the same come out as different in about {:.1} % of comparisons.",
