@@ -7,6 +7,7 @@ pub mod cost;
 pub mod dos;
 pub mod experiment;
 pub mod experiments;
+pub mod guest_versions;
 mod icache;
 mod interruptible;
 pub mod linux_guest;

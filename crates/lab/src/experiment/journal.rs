@@ -52,6 +52,8 @@ enum Line {
 pub struct Journal {
     /// The file; `None` if nothing is kept.
     file: Option<File>,
+    /// When its run was begun, in seconds since 1970; `None` if that is not known.
+    began_at: Option<u64>,
     lines: Vec<Line>,
 }
 
@@ -96,6 +98,7 @@ impl Journal {
         lock(&file)?;
         let mut journal = Self {
             file: Some(file),
+            began_at: Some(origin.began_at),
             lines: Vec::new(),
         };
         journal
@@ -134,22 +137,29 @@ impl Journal {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(cannot_read)?;
         let (lines, length) = whole_lines(&text)?;
-        match lines.first() {
+        let began_at = match lines.first() {
             Some(Line::Run(stored)) => {
                 if let Some(what) = stored.difference(origin) {
                     return Err(JournalError::Differs(what));
                 }
+                Some(stored.began_at).filter(|time| *time != 0)
             }
             _ => return Err(JournalError::Content(NO_JOURNAL.into())),
-        }
+        };
         // The next line begins where an incomplete one may have begun.
         file.set_len(length as u64)
             .and_then(|()| file.seek(SeekFrom::End(0)))
             .map_err(|error| JournalError::File(writing(&error)))?;
         Ok(Self {
             file: Some(file),
+            began_at,
             lines,
         })
+    }
+
+    /// When the run was begun, in seconds since 1970, if that is known.
+    pub(super) fn began_at(&self) -> Option<u64> {
+        self.began_at
     }
 
     /// The prices of a guest, if they are measured.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_host_facts::processors::HostDescription;
 
 /// Where results come from.
@@ -16,6 +17,9 @@ pub struct Origin {
     pub experiment: String,
     /// This build of tollgate.
     pub build: String,
+    /// When the run was begun, in seconds since 1970; 0 if it is not known.
+    #[serde(default)]
+    pub began_at: u64,
     /// The host that measures.
     pub host: HostDescription,
     /// Repetitions of each arm in each cell.
@@ -39,6 +43,7 @@ impl Origin {
         Self {
             experiment: experiment.to_owned(),
             build: build(),
+            began_at: seconds_since_1970(),
             host: HostDescription::here(0),
             repetitions: options.repetitions,
             quick: options.quick,
@@ -108,6 +113,12 @@ impl Origin {
                 })
             })
     }
+}
+
+/// The present time.
+pub(super) fn seconds_since_1970() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
 }
 
 /// This build of tollgate: its version, and a checksum of the executable, because builds of one

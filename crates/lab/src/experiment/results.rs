@@ -161,6 +161,10 @@ pub struct Results {
     pub host: HostDescription,
     /// The build of tollgate.
     pub build: String,
+    /// The measured guests with the versions that the folder of guests records: `NAME: VERSION`.
+    pub guest_versions: Vec<String>,
+    /// When the first of the run's samples was begun, in seconds since 1970; 0 if it is not known.
+    pub began_at: u64,
     /// When the run ended, in seconds since 1970.
     pub measured_at: u64,
     /// Why there are no hardware counters; `None` if there are.

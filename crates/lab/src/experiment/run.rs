@@ -1,12 +1,11 @@
 //! Takes the samples of an experiment.
 
 use super::clock::Clock;
-use super::origin::build;
+use super::origin::{build, seconds_since_1970};
 use super::plan::Plan;
 use super::results::{ArmDescription, CellOutcome, CellResult, Results};
 use super::same_work::check_work;
 use super::{Bench, Cell, Experiment, Journal, LabError, Options, Price, Sample, Stop, Timed};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_host_facts::hardware_counters::HardwareCounters;
 use tollgate_host_facts::processors::HostDescription;
 
@@ -49,6 +48,7 @@ pub fn resume(
     for (guest, path) in options.images.all() {
         experiment.check_image(guest, path)?;
     }
+    let began_at = journal.began_at().unwrap_or_else(seconds_since_1970);
     let monitor = HardwareCounters::open();
     let mut run = Run {
         experiment,
@@ -93,6 +93,8 @@ pub fn resume(
         about,
         host: HostDescription::here(tsc_khz),
         build: build(),
+        guest_versions: Vec::new(),
+        began_at,
         measured_at: seconds_since_1970(),
         no_hardware_monitor: monitor.err(),
         quick: options.quick,
@@ -106,11 +108,6 @@ pub fn resume(
         prices,
         cells,
     })
-}
-
-fn seconds_since_1970() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
 }
 
 /// Whether the prices of a guest are measured.

@@ -21,6 +21,10 @@ struct Stored {
     #[serde(default)]
     build: String,
     #[serde(default)]
+    guest_versions: Vec<String>,
+    #[serde(default)]
+    began_at: u64,
+    #[serde(default)]
     measured_at: u64,
     no_hardware_monitor: Option<String>,
     quick: bool,
@@ -73,6 +77,8 @@ pub fn from_json(
         about,
         host: stored.host,
         build: stored.build,
+        guest_versions: stored.guest_versions,
+        began_at: stored.began_at,
         measured_at: stored.measured_at,
         no_hardware_monitor: stored.no_hardware_monitor,
         quick: stored.quick,

@@ -28,9 +28,26 @@ pub(super) fn in_words(seconds: u64) -> String {
     )
 }
 
+/// When something was measured, and for how long: `from` and `until` in seconds since 1970.
+pub(super) fn span_in_words(from: u64, until: u64) -> String {
+    if from == 0 || from > until {
+        return format!("until {}", in_words(until));
+    }
+    let minutes = (until - from).div_ceil(60);
+    let duration = match (minutes / 60, minutes % 60) {
+        (0, minutes) => format!("{minutes} min"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    };
+    format!(
+        "from {} until {} ({duration})",
+        in_words(from),
+        in_words(until)
+    )
+}
+
 #[cfg(test)]
 mod tests {
-    use super::in_words;
+    use super::{in_words, span_in_words};
 
     #[test]
     fn dates_are_those_of_the_calendar() {
@@ -38,5 +55,14 @@ mod tests {
         assert_eq!(in_words(86_399), "1970-01-01 23:59 UTC");
         assert_eq!(in_words(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(in_words(1_800_000_000), "2027-01-15 08:00 UTC");
+    }
+
+    #[test]
+    fn a_span_has_both_ends_and_its_length() {
+        assert_eq!(
+            span_in_words(951_782_400, 951_786_420),
+            "from 2000-02-29 00:00 UTC until 2000-02-29 01:07 UTC (1 h 7 min)"
+        );
+        assert_eq!(span_in_words(0, 951_782_400), "until 2000-02-29 00:00 UTC");
     }
 }

@@ -118,13 +118,22 @@ fn origin(studies: &[Study], measured: &[&Measured]) -> Vec<String> {
             "full"
         };
         add(format!(
-            "{}: {size}, {} repetitions of each arm in turns, {} of {} samples, measured until {}.",
+            "{}: {size}, {} repetitions of each arm in turns, {} of {} samples, measured {}.",
             results.experiment,
             results.repetitions,
             results.finished,
             results.planned,
-            date::in_words(results.measured_at)
+            date::span_in_words(results.began_at, results.measured_at)
         ));
+    }
+    let mut guests: Vec<&str> = Vec::new();
+    for guest in measured.iter().flat_map(|one| &one.results.guest_versions) {
+        if !guests.contains(&guest.as_str()) {
+            guests.push(guest);
+        }
+    }
+    if !guests.is_empty() {
+        lines.push(format!("Guests that are not ours: {}.", guests.join("; ")));
     }
     lines
 }

@@ -19,6 +19,8 @@ fn results() -> Results {
     };
     results.no_hardware_monitor = Some("no PMU on this host".into());
     results.build = "0.1.0, executable 12".into();
+    results.guest_versions = vec!["theirs: Digital Research 2.2".into()];
+    results.began_at = 951_781_080;
     results.measured_at = 951_782_400;
     results
 }

@@ -30,6 +30,8 @@ pub fn results(cells: Vec<CellResult>) -> Results {
         about: &ABOUT,
         host: HostDescription::here(1000),
         build: String::new(),
+        guest_versions: Vec::new(),
+        began_at: 0,
         measured_at: 0,
         no_hardware_monitor: None,
         quick: true,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tollgate_lab::cost::{self, CostError};
 use tollgate_lab::experiment::{self, Experiment, Journal, Options, Stop};
 use tollgate_lab::experiments;
+use tollgate_lab::guest_versions;
 use tollgate_lab::report::{COST, EarlierRun};
 
 use super::all_arguments::AllArguments;
@@ -202,7 +203,8 @@ impl All<'_> {
         let results =
             experiment::resume(experiment, &options, self.stop, &mut progress, &mut journal);
         progress.clear();
-        let results = results.map_err(|error| Failure::host(error.to_string()))?;
+        let mut results = results.map_err(|error| Failure::host(error.to_string()))?;
+        results.guest_versions = guest_versions::recorded(&results, &options.images);
         let failures = results.failures().into_iter();
         ended
             .failures

@@ -11,6 +11,7 @@ mod report;
 
 use tollgate_lab::experiment::{self, Journal, LabError, Results, Section, Stop};
 use tollgate_lab::experiments;
+use tollgate_lab::guest_versions;
 
 use crate::failure::{Failure, say};
 use crate::interruption::Interruption;
@@ -78,10 +79,11 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
     let mut progress = Progress::new();
     let results = experiment::resume(&*experiment, &options, &stop, &mut progress, &mut journal);
     progress.clear();
-    let results = results.map_err(|error| match error {
+    let mut results = results.map_err(|error| match error {
         LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
         _ => Failure::host(error.to_string()),
     })?;
+    results.guest_versions = guest_versions::recorded(&results, &options.images);
     let shown = Shown {
         sections: experiment.sections(&results),
         answers: experiment.answers(&results),
