@@ -4,6 +4,8 @@
 //! the table of blocks ([`crate::position`]) only when they interrupted guest code, and the engine
 //! changes nothing during that time.
 
+mod bring_stored;
+mod bringing;
 pub mod device_page;
 mod eviction;
 mod known_device_page;
@@ -11,6 +13,7 @@ mod linking;
 pub mod out_of_line;
 pub mod run;
 mod spaces;
+mod store;
 mod translation;
 mod verified;
 pub mod written_code;
@@ -35,6 +38,7 @@ use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
 use crate::requests::Requests;
 use crate::translate::Translator;
+use bringing::Bringing;
 use eviction::Eviction;
 use known_device_page::DevicePage;
 use rustc_hash::FxHashMap;
@@ -59,6 +63,8 @@ pub struct EngineCounts {
     pub invalidated: u64,
     /// Retired blocks that were taken back because their code was there again.
     pub revived: u64,
+    /// Blocks that were taken from stored translations.
+    pub brought: u64,
     /// Blocks that were dropped to make room.
     pub evicted: u64,
     /// Links that were made.
@@ -184,6 +190,8 @@ pub struct Engine {
     display_known: u64,
     /// The guest registers that live in slots of the context in code that is not 64-bit code.
     slot_mask: u16,
+    /// Stored translations, if they are used.
+    bringing: Option<Box<Bringing>>,
 }
 
 impl Engine {
@@ -217,6 +225,7 @@ impl Engine {
             display_known: 0,
             mode_epoch: 0,
             slot_mask: 0,
+            bringing: None,
         })
     }
 
@@ -515,8 +524,13 @@ impl Engine {
 
     /// Drops every block.
     pub fn flush(&mut self, memory: &mut GuestMemory) {
-        let all: Vec<BlockId> = self.blocks.ids().collect();
-        self.evict(&all, memory);
+        self.bringing = None;
+        // An engine that is new is flushed for each of its settings, and looking for blocks touches
+        // two megabytes of their index.
+        if !self.blocks.is_empty() {
+            let all: Vec<BlockId> = self.blocks.ids().collect();
+            self.evict(&all, memory);
+        }
         self.eviction = None;
         self.cache.reset();
     }

@@ -15,6 +15,7 @@ pub mod position;
 pub mod preemption;
 pub mod requests;
 pub mod signals;
+pub mod stored;
 pub mod translate;
 pub mod verify;
 

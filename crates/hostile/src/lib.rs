@@ -39,7 +39,7 @@ pub struct Target {
 }
 
 /// All targets, in the order in which they are run.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -49,6 +49,11 @@ pub const TARGETS: [Target; 10] = [
         name: "agreement",
         run: translator::agreement::run,
         seeds: translator::seeds,
+    },
+    Target {
+        name: "forged",
+        run: translator::forged::run,
+        seeds: translator::forged::seeds,
     },
     Target {
         name: "devices",

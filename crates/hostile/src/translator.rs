@@ -6,6 +6,7 @@
 //! that it could reach by mistake are unmapped, and there are canaries.
 
 pub mod agreement;
+pub mod forged;
 mod guest;
 mod platform;
 

@@ -83,6 +83,11 @@ fn writes_harm_no_disk_image_whatever_its_tables_say() {
 }
 
 #[test]
+fn forged_translations_harm_the_guest_alone() {
+    run("forged", 3000);
+}
+
+#[test]
 fn a_snapshot_of_any_content_is_refused_or_a_machine_continues_from_it() {
     run("snapshots", 1000);
 }

@@ -18,5 +18,6 @@ pub mod marks;
 pub mod pc;
 pub mod saved;
 pub mod snapshot;
+pub mod translations;
 pub mod vm;
 pub mod vm_handle;

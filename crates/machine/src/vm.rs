@@ -147,7 +147,7 @@ pub struct Vm {
     /// The configuration that the machine was built from, with the present values of the knobs.
     config: VmConfig,
     /// Whether a knob was changed after the machine was built.
-    knobs_turned: bool,
+    pub(crate) knobs_turned: bool,
     /// The values of all counters, except those of exits, when the ledger was last reset.
     counted_before: Counters,
     /// The number of exits before the ledger was last reset.

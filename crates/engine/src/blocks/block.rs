@@ -352,6 +352,17 @@ impl Block {
         self.tables.immediates()
     }
 
+    /// The bytes of the packed tables, without a copy of the guest's code.
+    pub fn table_bytes(&self) -> &[u8] {
+        self.tables.bytes()
+    }
+
+    /// Whether a signal handler stands in for a part of the code.
+    pub fn has_signal_completions(&self) -> bool {
+        let rare = self.rare.as_ref();
+        rare.is_some_and(|rare| !rare.x87_notes.is_empty() || !rare.completions.is_empty())
+    }
+
     /// A copy of the guest's code, if the block was retired before or was likely to be retired;
     /// otherwise an empty slice.
     pub fn code(&self) -> &[u8] {

@@ -806,6 +806,20 @@ impl CodePages {
         to: CodePageId,
         memory: &mut LinkMemory,
     ) {
+        self.list_link(slot, distance, from, to, memory);
+        memory.set_slot(slot, distance as u64);
+    }
+
+    /// Lists a slot that leads from a block of the page `from` to the page `to`, and fills it in
+    /// the spaces where the page `to` is active.
+    pub fn list_link(
+        &mut self,
+        slot: u32,
+        distance: i32,
+        from: CodePageId,
+        to: CodePageId,
+        memory: &mut LinkMemory,
+    ) {
         if self.unlist(slot) {
             memory.empty_slot(slot);
         }
@@ -826,7 +840,6 @@ impl CodePages {
             departure,
             arrival,
         };
-        memory.set_slot(slot, distance as u64);
         let (from, to) = (&self.pages[from.0 as usize], &self.pages[to.0 as usize]);
         for Place { owner, found, .. } in &to.places {
             if to.may_be_reached_from(from, *owner, found.slide)
@@ -868,6 +881,12 @@ impl CodePages {
                 fill(&target, place.found.slide, tables);
             }
         }
+    }
+
+    /// Whether an indirect target of a page has its host code at `address`.
+    pub fn is_target(&self, id: CodePageId, address: u64) -> bool {
+        let targets = &self.pages[id.0 as usize].targets;
+        targets.iter().any(|target| target.address == address)
     }
 
     /// Removes those indirect targets of a page that have their host code at `address`.

@@ -22,6 +22,10 @@
 //!   not change the slide. A page that is reached for the first time gets a link page that gives it the
 //!   slide of the code that branches to it, or of the nearest known page.
 //!
+//! A page has a few link pages at most. If code branches to it whose slide none of them has, the one
+//! that was used the longest time ago is given up: a page's link pages follow the processes that run
+//! now, and a branch is never without a link for long.
+//!
 //! Link pages are low, so that a link address fits into a 32-bit displacement.
 
 use crate::blocks::links::Epoch;
@@ -42,6 +46,9 @@ const NEIGHBOURHOOD: u64 = 1 << 14;
 const LINK_PAGES: Range<u64> = 0x1_0000..0x7_0000;
 /// First link page for pages that have no neighbour to follow.
 const FRESH: u64 = 0x2_0000;
+
+/// No epoch has this number.
+const NO_EPOCH: u64 = u64::MAX;
 
 /// The questions about existing code on which the choice of a link page depends.
 pub trait Code {
@@ -215,6 +222,18 @@ impl LinkPages {
         let preferred_home = preferred
             .map(|slide| linear_page.wrapping_sub(slide / PAGE_SIZE) & PAGES)
             .filter(|page| LINK_PAGES.contains(page));
+        let is_wanted = wanted.is_some() && preferred_home.is_some();
+        if is_wanted && link_pages.len() >= MOST_LINK_PAGES && !link_pages.iter().any(fitting) {
+            // Without a link page of the wanted slide the branch could not be linked, and each of
+            // its executions would exit. So the link page that was used the longest time ago goes.
+            let is_idle = |link_page: &LinkPage| {
+                link_page.epoch != epoch
+                    && code.active_slide(physical_page, link_page.page).is_none()
+            };
+            if let Some(oldest) = link_pages.iter().rposition(is_idle) {
+                link_pages.remove(oldest);
+            }
+        }
         let may_add = link_pages.len() < MOST_LINK_PAGES;
         let is_new = |page: u64| link_pages.iter().all(|link_page| link_page.page != page);
         let added = match preferred_home.filter(|&page| is_new(page)) {
@@ -244,6 +263,30 @@ impl LinkPages {
         link_page.slide = slide_of(&link_page);
         link_pages.insert(0, link_page);
         Some(link_page.slide)
+    }
+
+    /// The link pages of a physical page, the one that was used last first.
+    pub fn of(&self, physical_page: u64) -> impl Iterator<Item = u64> {
+        let link_pages = self.by_page.get(&physical_page).into_iter().flatten();
+        link_pages.map(|link_page| link_page.page)
+    }
+
+    /// Lets a physical page, whose code was taken from elsewhere, have these link pages, if it has
+    /// none yet.
+    pub fn adopt(&mut self, physical_page: u64, link_pages: &[u64]) {
+        let usable = link_pages.iter().filter(|page| LINK_PAGES.contains(page));
+        let adopted = usable.take(MOST_LINK_PAGES).map(|&page| LinkPage {
+            page,
+            epoch: NO_EPOCH,
+            slide: 0,
+        });
+        let adopted: Vec<LinkPage> = adopted.collect();
+        if !adopted.is_empty() {
+            let known = self.by_page.entry(physical_page).or_default();
+            if known.is_empty() {
+                *known = adopted;
+            }
+        }
     }
 
     /// The slide that a link page of a physical page had when it was last used.
@@ -437,6 +480,35 @@ mod tests {
             link_pages.slide(epoch(1), page(9, LIBRARY + 100), slide, WITH_CODE),
             slide
         );
+    }
+
+    /// Processes whose libraries lie at other distances from each other leave a page with link pages
+    /// of which none has the slide of the code that branches there.
+    #[test]
+    fn a_branch_finds_its_slide_however_many_others_the_page_had() {
+        let mut link_pages = LinkPages::default();
+        let slide_of = |number: u64| (LIBRARY - LINK_PAGES.start - number) * PAGE_SIZE;
+        for number in 0..20 {
+            let wanted = Some(slide_of(number));
+            let slide = link_pages.slide(epoch(number), page(5, LIBRARY), wanted, WITH_CODE);
+            assert_eq!(slide, wanted);
+        }
+        assert_eq!(link_pages.by_page[&5].len(), MOST_LINK_PAGES);
+        // The last ones are still known, and a link page that is active stays.
+        let is_known = |link_pages: &LinkPages, number| {
+            let page = LINK_PAGES.start + number;
+            link_pages.of(5).any(|known| known == page)
+        };
+        assert!(is_known(&link_pages, 19) && is_known(&link_pages, 16));
+        assert!(!is_known(&link_pages, 15));
+        let code = Plain {
+            active: vec![(5, LINK_PAGES.start + 16, LIBRARY)],
+            ..Plain::default()
+        };
+        let wanted = Some(slide_of(30));
+        let slide = link_pages.slide(epoch(30), page(5, LIBRARY), wanted, &code);
+        assert_eq!(slide, wanted);
+        assert!(is_known(&link_pages, 16) && !is_known(&link_pages, 17));
     }
 
     #[test]

@@ -154,6 +154,32 @@ impl LinkTables {
         self.free_slots[kind as usize].take()
     }
 
+    /// The first slot of each kind that was never given out: of slots for all other code, and of
+    /// slots for programs.
+    pub fn next_slots(&self) -> [u32; 2] {
+        [&self.free_slots[0], &self.free_slots[1]].map(|slots| slots.next)
+    }
+
+    /// Reserves the slots before these, so that [`LinkTables::take_slot`] never returns one. None
+    /// may have been taken yet.
+    pub fn reserve_slots(&mut self, next: [u32; 2]) {
+        for (slots, next) in self.free_slots.iter_mut().zip(next) {
+            slots.next = next.clamp(slots.next, slots.end);
+        }
+    }
+
+    /// Whether indirect branches find a block of a code page, whose code begins at a host address,
+    /// while the page is active.
+    pub fn is_target(&self, page: CodePageId, address: u64) -> bool {
+        self.pages.is_target(page, address)
+    }
+
+    /// Lists a slot that leads from a block of the code page `from` to a block of the code page
+    /// `to`: it is filled where that page is active, now or later.
+    pub fn list_link(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
+        (self.pages).list_link(slot, distance, from, to, &mut self.memory);
+    }
+
     /// Takes back the slot of a site that died.
     pub fn release_slot(&mut self, slot: u32) {
         self.forget_slot(slot);

@@ -66,6 +66,22 @@ impl PackedTables {
         Self(scratch[begin..end].into())
     }
 
+    /// The tables that [`PackedTables::bytes`] has returned. `None` if the bytes cannot be tables.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let lengths = [take(&mut rest)?, take(&mut rest)?, take(&mut rest)?];
+        let sum = lengths
+            .iter()
+            .try_fold(0_u64, |sum, &it| sum.checked_add(it));
+        (sum? == rest.len() as u64).then(|| Self(bytes.into()))
+    }
+
+    /// The packed bytes, without a copy of the guest's code.
+    pub fn bytes(&self) -> &[u8] {
+        let [.., code] = self.ranges();
+        &self.0[..code.start]
+    }
+
     /// The byte ranges of sites, state map, operands and code.
     #[inline]
     fn ranges(&self) -> [Range<usize>; 4] {

@@ -55,6 +55,8 @@ struct Numbered {
     chunks: Vec<Vec<Option<Block>>>,
     /// Count of the numbers that were given out so far.
     count: usize,
+    /// Numbers below this one are reserved: no block gets one in turn.
+    reserved: usize,
 }
 
 impl Numbered {
@@ -66,6 +68,23 @@ impl Numbered {
     fn place(&mut self, id: BlockId) -> Option<&mut Option<Block>> {
         let index = id.0 as usize;
         self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+
+    /// Reserves all numbers below `count`, whose blocks take no memory before they are inserted. No
+    /// number may have been given out yet.
+    fn reserve(&mut self, count: usize) {
+        self.count = count.next_multiple_of(CHUNK);
+        self.chunks = (0..self.count / CHUNK).map(|_| Vec::new()).collect();
+        self.reserved = self.count;
+    }
+
+    /// The place of a number's block, whose chunk gets memory now.
+    fn make_place(&mut self, id: BlockId) -> Option<&mut Option<Block>> {
+        let chunk = self.chunks.get_mut(id.0 as usize / CHUNK)?;
+        if chunk.is_empty() {
+            chunk.resize_with(CHUNK, || None);
+        }
+        self.place(id)
     }
 
     /// Makes one more number, which no block has yet.
@@ -200,6 +219,27 @@ impl BlockTable {
         (self.blocks.count < MAX_BLOCKS).then(|| self.blocks.push())
     }
 
+    /// Whether no number was taken yet.
+    pub fn is_fresh(&self) -> bool {
+        self.blocks.count == 0
+    }
+
+    /// Reserves the numbers below `count`, so that [`BlockTable::take_id`] never returns them. No
+    /// number may have been taken yet.
+    pub fn reserve(&mut self, count: u32) {
+        self.blocks.reserve(count as usize);
+    }
+
+    /// Whether a number is reserved.
+    pub fn is_reserved(&self, id: BlockId) -> bool {
+        (id.0 as usize) < self.blocks.reserved
+    }
+
+    /// The first number that was never taken.
+    pub fn numbers(&self) -> u32 {
+        self.blocks.count as u32
+    }
+
     /// Takes back a number for which no block was inserted.
     pub fn return_id(&mut self, id: BlockId) {
         self.free_ids.push(id);
@@ -224,7 +264,7 @@ impl BlockTable {
         let key = block.key();
         self.by_host.insert(block.host, id);
         self.code_bytes += u64::from(block.host_length);
-        if let Some(place) = self.blocks.place(id) {
+        if let Some(place) = self.blocks.make_place(id) {
             *place = Some(block);
         }
         self.restore_key(key, id);
@@ -258,7 +298,9 @@ impl BlockTable {
         self.by_host.remove(block.host);
         self.recent_sites.forget(id);
         self.code_bytes -= u64::from(block.host_length);
-        self.free_ids.push(id);
+        if !self.is_reserved(id) {
+            self.free_ids.push(id);
+        }
         Some(block)
     }
 }

@@ -171,7 +171,7 @@ impl Engine {
     }
 
     /// The code page of a block, if it has one.
-    fn code_page(&self, key: &BlockKey) -> Option<CodePageKey> {
+    pub(super) fn code_page(&self, key: &BlockKey) -> Option<CodePageKey> {
         let mode = self.mode(key.mode);
         let is_single = mode.flags.contains(ModeFlags::SINGLE);
         if is_single || mode.linear(key.rip) != key.rip {
@@ -199,7 +199,7 @@ impl Engine {
             .list(id, key.physical, second_page, length, memory);
     }
 
-    fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> Option<u32> {
+    pub(super) fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> Option<u32> {
         while self.go_on_with_eviction(memory) {
             match self.cache.allocate(bytes) {
                 Allocation::At(offset) => return Some(offset),

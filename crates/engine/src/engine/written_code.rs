@@ -46,6 +46,9 @@ impl Engine {
     ) -> usize {
         let mut doomed = std::mem::take(&mut self.doomed);
         self.pages.take_written(write, &mut doomed, memory);
+        if let Some(bringing) = &mut self.bringing {
+            bringing.forget(write.page);
+        }
         let count = doomed.len();
         self.counts.invalidated += count as u64;
         for id in doomed.drain(..) {

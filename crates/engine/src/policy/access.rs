@@ -1,8 +1,10 @@
 //! The ways in which translated code reaches guest memory.
 
+use serde::{Deserialize, Serialize};
+
 /// The way in which all accesses of a block are made; it is part of the block's mode and so of its
 /// key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 pub enum Access {
     /// Each operand's linear address is looked up in a software TLB.
     #[default]

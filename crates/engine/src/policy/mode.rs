@@ -11,6 +11,7 @@ use crate::abi::link_layout::{
 };
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tollgate_tlb::long_tlb::PART_SPAN;
 use tollgate_x86::address::PAGE_SIZE;
@@ -19,7 +20,7 @@ use tollgate_x86::registers::{Cr0, Cr4};
 use tollgate_x86::{CpuState, Segment, SegmentRegister};
 
 /// What emitted code must do to use a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum SegmentClass {
     /// Base zero, limit 4 GiB, readable and writable: emitted code does nothing.
     Flat,
@@ -57,7 +58,7 @@ impl SegmentClass {
 
 bitflags::bitflags! {
     /// The single-bit parts of the mode word.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
     pub struct ModeFlags: u32 {
         /// The code segment is a 32-bit segment.
         const CODE32 = 1 << 0;
@@ -119,7 +120,7 @@ bitflags::bitflags! {
 }
 
 /// The mode word, with the two numbers that cannot be folded into bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Mode {
     /// All yes-or-no properties of the mode.
     pub flags: ModeFlags,

@@ -23,6 +23,8 @@ use tollgate_engine::engine::{CodeCacheUse, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
+use tollgate_engine::stored::StoredTranslations;
+use tollgate_engine::stored::file::Key;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::steps::{StepCost, Steps};
@@ -124,6 +126,23 @@ impl Vcpu {
     /// alone.
     pub fn set_repeats_deliveries(&mut self, repeats: bool) {
         self.runner.fault_deliveries.enabled = repeats;
+    }
+
+    /// Takes blocks from stored translations from now on. Returns false if this vCPU has run
+    /// already. Must not be called while `run` runs, and before it only after all settings.
+    pub fn use_stored_translations(&mut self, stored: StoredTranslations) -> bool {
+        let mut is_used = false;
+        (self.runner).change_engine(&mut self.view.memory, |engine, memory| {
+            is_used = engine.use_stored(stored, memory);
+        });
+        is_used
+    }
+
+    /// Describes the translations, so that another vCPU [can use
+    /// them](Self::use_stored_translations); see [`Engine::store`].
+    pub fn store_translations(&self, identity: u64, key: Option<Key>) -> Option<Vec<u8>> {
+        let memory = &self.view.memory;
+        self.runner.engine.store(identity, key, memory)
     }
 
     /// The blocks of translated code as they are in the host's memory now.

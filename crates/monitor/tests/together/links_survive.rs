@@ -5,6 +5,7 @@ use crate::support::long_mode::spaces::{
     PAGE, entry, make_empty_space, map, run_kernel, start, table, unmap,
 };
 use crate::support::long_mode::{Bench, CODE, caught, guest_code, vcpu};
+use tollgate_engine::stored::StoredTranslations;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
@@ -279,5 +280,37 @@ fn functions_that_were_written_are_not_brought_back() {
             start(&mut vcpu, linear);
             assert_eq!(vcpu.state().gpr[8], 6 * u64::from(round));
         }
+    }
+}
+
+/// A program at another address, whose code is in other physical pages, takes the translations of an
+/// earlier one, with the links between its pages.
+#[test]
+fn stored_translations_move_with_the_contents_of_their_pages() {
+    let pages = [PROGRAM, FUNCTIONS[0]];
+    let mut first = prepared();
+    map(first.memory_mut(), 0, PLACES[1], &pages);
+    run(&mut first, PLACES[1], 0);
+    let translated = first.counts().engine.translations;
+    let stored = first.store_translations(1, None).expect("there is room");
+    for (linear, moved) in [(PLACES[1], 0), (PLACES[2], 0), (PLACES[1], 0x10_0000)] {
+        let mut second = prepared();
+        let memory = second.memory_mut();
+        for from in pages {
+            let mut page = [0; PAGE as usize];
+            memory.read(PhysicalAddress(from), &mut page);
+            memory.write(PhysicalAddress(from + moved), &page);
+        }
+        map(memory, 0, linear, &pages.map(|page| page + moved));
+        let stored = StoredTranslations::open(Box::new(stored.clone()), 1, None).unwrap();
+        assert!(second.use_stored_translations(stored));
+        run(&mut second, linear, 0);
+        let counts = second.counts().engine;
+        assert!(counts.brought > 4, "at {linear:x}: {counts:?}");
+        assert!(
+            counts.translations < translated / 2,
+            "at {linear:x}: {counts:?} after {translated}"
+        );
+        assert!(misses(&second) < misses(&first), "{}", misses(&second));
     }
 }

@@ -2,6 +2,7 @@
 //! they must have the results that they have when each instruction is translated again.
 
 use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::stored::StoredTranslations;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -245,6 +246,38 @@ fn programs_that_write_their_code_run_what_they_have_written() {
             );
         }
     }
+}
+
+/// The translations of one run are used in the next, at whose beginning other code is in memory than
+/// at the end of the first.
+#[test]
+fn stored_translations_run_only_where_their_code_is_in_memory() {
+    let mut taken = 0;
+    for seed in 1..=60 {
+        let program = Program::random(&mut Random::new(seed));
+        for map in [&RegisterMap::LEGACY, &RegisterMap::SPILLED] {
+            let mut first = vcpu(&program, map);
+            first.run();
+            let expected = result(&mut first);
+            let stored = first.store_translations(seed, None).expect("there is room");
+            let mut second = vcpu(&program, map);
+            let stored = StoredTranslations::open(Box::new(stored), seed, None).unwrap();
+            assert!(second.use_stored_translations(stored));
+            second.run();
+            assert!(result(&mut second) == expected, "{seed}, {}", map.name);
+            taken += second.counts().engine.brought;
+            // What was taken and what was made since then can be stored again.
+            let again = second
+                .store_translations(seed, None)
+                .expect("there is room");
+            let again = StoredTranslations::open(Box::new(again), seed, None).unwrap();
+            let mut third = vcpu(&program, map);
+            assert!(third.use_stored_translations(again));
+            third.run();
+            assert!(result(&mut third) == expected, "{seed}, {}", map.name);
+        }
+    }
+    assert!(taken > 100, "{taken} blocks were taken");
 }
 
 /// A fixed program, with the type of a random one.

@@ -23,6 +23,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
+        self.processor().bring_stored(place.physical >> 12);
         let by = match self.runner.link {
             PendingLink::From {
                 block,
@@ -88,6 +89,16 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl Processor<'_> {
+    /// Takes the blocks of a physical page from stored translations, if there are any.
+    fn bring_stored(&mut self, page: u64) {
+        let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
+        if engine.looks_for_stored(page)
+            && (self.ledger).translate(|| engine.bring_stored(page, memory))
+        {
+            self.view.watch_for_code(page);
+        }
+    }
+
     /// Makes the inactive block at a place active again, or translates it. If that stops, the rest
     /// of the work is noted.
     pub(in crate::translated) fn revive_or_translate(
