@@ -43,6 +43,8 @@ pub enum Subcommand {
     Snapshot(crate::snapshot::SnapshotArguments),
     /// Put a running virtual machine back to the snapshot that it was restored from
     Reset(crate::snapshot::ResetArguments),
+    /// Show, check or remove what is kept so that later runs start faster
+    Cache(crate::cache::CacheArguments),
     /// Show the screen of a running virtual machine, or write it to a picture
     Screen(control::screen::ScreenArguments),
     /// Type on the keyboard of a running virtual machine, or move its mouse

@@ -6,6 +6,7 @@
 //! This is a library so that `tollgate-hostile` can talk to the control socket's server
 //! without a process around it; nothing else uses it.
 
+mod cache;
 mod cli;
 mod columns;
 mod command_line;
@@ -83,6 +84,7 @@ fn command() -> u8 {
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
         Ok(Subcommand::Snapshot(arguments)) => snapshot::run(&arguments),
         Ok(Subcommand::Reset(arguments)) => snapshot::reset(&arguments),
+        Ok(Subcommand::Cache(arguments)) => cache::run(&arguments),
         Ok(Subcommand::Medium(arguments)) => control::medium::run(&arguments),
         Ok(Subcommand::Screen(arguments)) => control::screen::run(&arguments),
         Ok(Subcommand::Type(arguments)) => control::typing::run(&arguments),

@@ -106,7 +106,7 @@ pub struct ExecArguments {
     ///
     /// The first run keeps a guest that has just booted in your cache folder, before it knows
     /// anything of you; later runs with the same kernel, memory and devices continue from there.
-    /// With this flag nothing is kept either.
+    /// With this flag no such guest is kept either.
     #[arg(long, verbatim_doc_comment)]
     pub cold: bool,
 

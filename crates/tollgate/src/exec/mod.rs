@@ -51,8 +51,11 @@ use first_writes::FirstWrites;
 use kernel::{Kernel, Needs};
 use session::{End, Session, Setup};
 use streams::Links;
+pub use template::SUFFIX as TEMPLATE_SUFFIX;
 use template::Template;
 
+use crate::cache::folders;
+use crate::cache::translations::{self, Begin, Translations};
 use crate::control::identity::Identity;
 use crate::control::run_time;
 use crate::failure::{Failure, say};
@@ -104,9 +107,14 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
 
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
     let mut config = configuration(arguments, &plan, &links)?;
+    let files = plan.kernel.files(plan.needs());
+    let translation_folder = match &arguments.machine.translation_cache {
+        Some(flag) => translations::folder(flag)?,
+        None => folders::translations(),
+    };
     let template = match arguments.cold {
         true => None,
-        false => Template::of(&config, &plan.kernel.files(plan.needs())),
+        false => Template::of(&config, &files),
     };
 
     // Signals are blocked before any thread exists, because threads inherit that.
@@ -146,6 +154,14 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
             (vm, None)
         }
     };
+    let begin = if is_warm { Begin::Warm } else { Begin::Cold };
+    let translations = translation_folder.and_then(|folder| {
+        let guest = template::key(&config, &files)?;
+        Translations::of(&config, guest, begin, &folder)
+    });
+    if let Some(translations) = &translations {
+        translations.lend(&mut vm);
+    }
     drop(links.guest);
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
@@ -166,6 +182,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let start_up = started.elapsed();
     // After a panic the machine is only asked for its counts.
     let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
+    let outcome_is_known = outcome.is_some();
     let (end, losses) = session.finish();
     if let Some(record) = record.filter(|_| outcome.is_some()) {
         record.write(&mut vm);
@@ -183,6 +200,9 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         is_written &= perf_map::write(&vm, &reporter);
     }
     is_written &= report.is_none_or(|report| report.write(&vm, start_up));
+    if let Some(translations) = translations.filter(|_| outcome_is_known) {
+        translations.keep(&vm);
+    }
     vm.end_with_process();
     Ok(match code {
         exit_code::SUCCESS if !is_written => FAILED,

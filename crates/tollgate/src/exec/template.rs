@@ -10,9 +10,8 @@
 //! lie in the user's cache folder, which only the user can read; the least recently used are
 //! removed. Whatever is wrong with one, the guest boots instead.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +20,7 @@ use tollgate_machine::cpu;
 use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, VmHandle};
 
+use crate::cache::folders;
 use crate::files::is_private;
 
 /// How many templates are kept.
@@ -32,7 +32,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// How often it is asked whether a template is written.
 const RETRY: Duration = Duration::from_millis(1);
 /// The end of a template's name.
-const SUFFIX: &str = ".template";
+pub const SUFFIX: &str = ".template";
 /// The end of the name of a template's [list](super::first_writes), after the same key.
 const LIST_EXTENSION: &str = "first-writes";
 
@@ -54,17 +54,9 @@ impl Template {
         if !config.drives.is_empty() {
             return None;
         }
+        let key = key(config, files)?;
+        let path = folders::templates()?.join(format!("{key:016x}{SUFFIX}"));
         let shape = shape(config);
-        let mut hasher = DefaultHasher::new();
-        serde_json::to_string(&shape).ok()?.hash(&mut hasher);
-        cpu::shown_features(&config.cpu).hash(&mut hasher);
-        // Another build may have another agent or other devices.
-        stamp(&std::env::current_exe().ok()?).hash(&mut hasher);
-        for file in files {
-            (file, stamp(file)).hash(&mut hasher);
-        }
-        let folder = folder()?;
-        let path = folder.join(format!("{:016x}{SUFFIX}", hasher.finish()));
         Some(Self { path, shape })
     }
 
@@ -113,7 +105,7 @@ impl NewTemplate {
         // What the kernel does in the background after its boot is done once, not in every later run.
         std::thread::sleep(SETTLING);
         let folder = self.0.parent().unwrap_or(Path::new("/"));
-        remove_oldest(folder, MOST_TEMPLATES - 1);
+        folders::remove_oldest(folder, SUFFIX, MOST_TEMPLATES - 1);
         // The list of an earlier template in this place.
         let _ = fs::remove_file(self.0.with_extension(LIST_EXTENSION));
         let request = handle.request_snapshot(SnapshotOrder::Write {
@@ -126,6 +118,22 @@ impl NewTemplate {
             std::thread::sleep(RETRY);
         }
     }
+}
+
+/// A number that guests of another kind do not have: a hash of everything that a guest depends on
+/// before it has its task. `files` are those that the guest is made from.
+pub fn key(config: &VmConfig, files: &[PathBuf]) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(&shape(config))
+        .ok()?
+        .hash(&mut hasher);
+    cpu::shown_features(&config.cpu).hash(&mut hasher);
+    // Another build may have another agent or other devices.
+    folders::build_stamp()?.hash(&mut hasher);
+    for file in files {
+        (file, folders::stamp(file)).hash(&mut hasher);
+    }
+    Some(hasher.finish())
 }
 
 /// The configuration without what lies outside the guest and what the agent is told later.
@@ -149,53 +157,8 @@ fn shape(config: &VmConfig) -> VmConfig {
     shape
 }
 
-/// When a file was written last, and its size.
-fn stamp(path: &Path) -> Option<(u64, i64, i64)> {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
-}
-
-/// The folder of templates, which is made if it is not there.
-fn folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-    let folder = cache.join("tollgate").join("templates");
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    builder.create(&folder).ok()?;
-    is_private(&fs::symlink_metadata(&folder).ok()?).then_some(folder)
-}
-
 /// Removes a template and its list.
 fn remove(template: &Path) {
     let _ = fs::remove_file(template);
     let _ = fs::remove_file(template.with_extension(LIST_EXTENSION));
-}
-
-/// Removes templates until `most` are left, those first that were used the longest time ago, and
-/// what killed runs have left behind.
-fn remove_oldest(folder: &Path, most: usize) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut templates: Vec<(SystemTime, PathBuf)> = Vec::new();
-    for entry in entries {
-        let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else {
-            continue;
-        };
-        let is_template = entry.file_name().to_string_lossy().ends_with(SUFFIX);
-        let path = entry.path();
-        let is_list = path.extension().is_some_and(|it| it == LIST_EXTENSION)
-            && path.with_extension(&SUFFIX[1..]).exists();
-        let age = modified.elapsed().unwrap_or_default();
-        if is_template {
-            templates.push((modified, path));
-        } else if !is_list && age > 10 * PATIENCE {
-            let _ = fs::remove_file(path);
-        }
-    }
-    templates.sort();
-    let surplus = templates.len().saturating_sub(most);
-    for (_, path) in templates.into_iter().take(surplus) {
-        remove(&path);
-    }
 }

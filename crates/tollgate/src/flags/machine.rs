@@ -62,6 +62,14 @@ pub struct MachineArguments {
     /// Open a control socket at this path (see tollgate control)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+
+    /// Keep translated code for later runs in a folder that only you can use, or off
+    ///
+    /// A guest that runs the same code as an earlier one takes its translations from there. Without
+    /// this flag exec uses $XDG_CACHE_HOME/tollgate/translations or
+    /// ~/.cache/tollgate/translations, and run keeps nothing.
+    #[arg(long, value_name = "DIR|off", verbatim_doc_comment)]
+    pub translation_cache: Option<PathBuf>,
 }
 
 impl MachineArguments {

@@ -6,8 +6,10 @@ mod arguments;
 mod build_error;
 mod configuration;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +20,8 @@ use tollgate_machine::vm_handle::{State, Status, VmHandle};
 pub use arguments::RunArguments;
 use configuration::configuration;
 
+use crate::cache::folders;
+use crate::cache::translations::{self, Begin, Translations};
 use crate::console::Console;
 use crate::control::identity::Identity;
 use crate::control::run_time;
@@ -77,6 +81,14 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         }
         None => build(&config, &outputs, &handle)?,
     };
+    let translations = match &arguments.machine.translation_cache {
+        Some(flag) => translations::folder(flag)?,
+        None => None,
+    };
+    let translations = translations.and_then(|folder| translations_of(arguments, &config, &folder));
+    if let Some(translations) = &translations {
+        translations.lend(&mut vm);
+    }
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.consoles.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
@@ -148,8 +160,14 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         }
         config.floppies.clone_from(&vm.config().floppies);
         config.ide_drives.clone_from(&vm.config().ide_drives);
+        if let Some(translations) = &translations {
+            translations.keep(&vm);
+        }
         let past = vm.into_past();
         vm = build(&config, &outputs, &handle)?;
+        if let Some(translations) = &translations {
+            translations.lend(&mut vm);
+        }
         vm.continue_past(past);
     };
 
@@ -164,6 +182,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         codes.good = codes.panic;
         codes.reset = codes.panic;
     }
+    let has_ended = ending.is_ok();
     let code = explain(ending, signal, codes);
     let mut is_written = !outputs.have_lost_output();
     if let Some(trace) = trace {
@@ -176,6 +195,9 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some(report) = report {
         is_written &= report.write(&vm, start_up);
     }
+    if let Some(translations) = translations.filter(|_| has_ended) {
+        translations.keep(&vm);
+    }
     // Dropping the machine writes the last bytes that the guest has sent to its ports.
     drop(vm);
     let mut losses = lost_by_ports.iter().chain(&lost_pictures);
@@ -184,6 +206,27 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,
         code => code,
     })
+}
+
+/// The place of the translations of machines like this one in a folder.
+fn translations_of(
+    arguments: &RunArguments,
+    config: &VmConfig,
+    folder: &Path,
+) -> Option<Translations> {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(config).ok()?.hash(&mut hasher);
+    folders::build_stamp()?.hash(&mut hasher);
+    let initrd = config.initrd.as_deref().map(Path::new);
+    let files = [Some(&*config.kernel), initrd, config.firmware.as_deref()];
+    for file in files.into_iter().flatten() {
+        folders::stamp(file).hash(&mut hasher);
+    }
+    let begin = match arguments.boot.restore {
+        Some(_) => Begin::Warm,
+        None => Begin::Cold,
+    };
+    Translations::of(config, hasher.finish(), begin, folder)
 }
 
 /// The description of the machine that the control socket and `tollgate top` show.

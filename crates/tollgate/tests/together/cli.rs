@@ -77,7 +77,8 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         assert!(help.contains(part), "{part} is missing in:\n{help}");
     }
     for command in [
-        "run", "doctor", "control", "set", "screen", "type", "cost", "lab", "stats", "mark", "top",
+        "run", "doctor", "control", "set", "cache", "screen", "type", "cost", "lab", "stats",
+        "mark", "top",
     ] {
         assert!(stdout(&tollgate(&["--help"])).contains(command));
         assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
@@ -88,11 +89,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected exec, run, doctor, control, set, medium, snapshot, reset, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, reset, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],

@@ -55,6 +55,7 @@ mod statistics;
 mod support;
 mod time;
 mod top;
+mod translations;
 mod video;
 mod vnc;
 mod vsock;

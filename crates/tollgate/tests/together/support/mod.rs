@@ -39,11 +39,15 @@ pub const GUEST_PATIENCE: Duration =
 /// The cache folder of the commands under test, which is not the user's.
 pub const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
 
-/// The command under test, with a cache folder of its own. Signals that the parent process of the tests has ignored, as a shell
+/// The folder of secrets of the commands under test.
+const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/state");
+
+/// The command under test, with folders of its own. Signals that the parent process of the tests has ignored, as a shell
 /// does with SIGINT of background jobs, have their default action in it.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.env("XDG_CACHE_HOME", CACHE);
+    command.env("XDG_STATE_HOME", STATE);
     // SAFETY: between fork and exec only signal(2) is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
