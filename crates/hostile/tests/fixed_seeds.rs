@@ -84,7 +84,7 @@ fn writes_harm_no_disk_image_whatever_its_tables_say() {
 
 #[test]
 fn forged_translations_harm_the_guest_alone() {
-    run("forged", 3000);
+    run("forged", 1500);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use tollgate_engine::stored::StoredTranslations;
-pub use tollgate_engine::stored::file::Key;
 use tollgate_engine::stored::file::Unusable;
+pub use tollgate_engine::stored::key::Key;
 
 /// Everything that translations depend on besides the guest's code, as one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

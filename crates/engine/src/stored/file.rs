@@ -1,11 +1,11 @@
 //! The bytes of stored translations: header, index, and the records of pages.
 
+use super::key::Key;
 use super::records::{Index, PageEntry, PageRecord};
 use crate::abi::link_layout::MAX_SLOTS;
 use crate::abi::sites::MAX_BLOCKS;
 use crate::policy::mode::ModeFlags;
 use rustc_hash::FxHasher;
-use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fmt;
 use std::fs::File;
 use std::hash::Hasher;
@@ -20,26 +20,6 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 /// The most modes that a description may have.
 const MOST_MODES: usize = 1 << 12;
-
-/// A secret with which a user's programs sign what they store: nobody else can make stored
-/// translations that have its tags.
-#[derive(Clone, Copy)]
-pub struct Key(pub [u8; 16]);
-
-impl fmt::Debug for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Key")
-    }
-}
-
-impl Key {
-    /// The tag of some bytes, by SipHash-2-4, which was made for this purpose.
-    fn tag(&self, bytes: &[u8]) -> u128 {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(bytes);
-        hasher.finish128().as_u128()
-    }
-}
 
 /// Why stored translations cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -29,6 +29,7 @@
 pub mod ahead;
 pub mod candidate;
 pub mod file;
+pub mod key;
 pub mod records;
 
 pub use file::StoredTranslations;

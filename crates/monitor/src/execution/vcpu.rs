@@ -24,7 +24,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 use tollgate_engine::stored::StoredTranslations;
-use tollgate_engine::stored::file::Key;
+use tollgate_engine::stored::key::Key;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::steps::{StepCost, Steps};
