@@ -12,7 +12,7 @@ use tollgate_engine::stored::StoredTranslations;
 use tollgate_engine::stored::file::Unusable;
 pub use tollgate_engine::stored::key::Key;
 
-/// Everything that translations depend on besides the guest's code, as one number.
+/// Everything that translations depend on in addition to the guest's code, as one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity(u64);
 
@@ -69,8 +69,8 @@ pub fn open(
     identity: Identity,
     key: Option<Key>,
 ) -> Result<StoredTranslations, TranslationsError> {
-    // SAFETY: whoever writes such a file writes it under another name and renames it when it is
-    // whole, so nobody changes or shortens the file while it is mapped; only this user could.
+    // SAFETY: such a file is written under another name and renamed when it is whole, and only this
+    // user can open it. So it is neither changed nor shortened while it is mapped.
     let map = unsafe { Mmap::map(file) }.map_err(TranslationsError::Read)?;
     let bytes = Box::new(Mapped(map));
     StoredTranslations::open(bytes, identity.0, key).map_err(TranslationsError::Unusable)

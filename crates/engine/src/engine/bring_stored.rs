@@ -53,8 +53,8 @@ impl Engine {
         true
     }
 
-    /// Whether stored translations are to be looked for because control comes to a physical page:
-    /// true once, and again when code of the page was written.
+    /// Whether the caller must look for stored translations because control comes to a physical
+    /// page: true once, and again after code of the page was written.
     #[inline]
     pub fn looks_for_stored(&mut self, physical_page: u64) -> bool {
         let bringing = self.bringing.as_deref_mut();

@@ -65,7 +65,7 @@ impl Bringing {
         self.taken.insert(physical_page, page);
     }
 
-    /// Whether a physical page is to be looked for: true once, and again after
+    /// Whether the caller must look for a physical page: true once, and again after
     /// [`Bringing::forget`].
     #[inline]
     pub(super) fn looks_for(&mut self, physical_page: u64) -> bool {

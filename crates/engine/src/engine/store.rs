@@ -32,10 +32,10 @@ impl Engine {
     /// translations that this engine uses. `None` if numbers become scarce: then it is better to
     /// begin without what was stored.
     ///
-    /// Whoever [opens](crate::stored::StoredTranslations::open) the description must have the same
-    /// `identity`, which stands for everything that blocks depend on besides the guest's code: the
-    /// program, what the guest is offered, and the settings of translation. With the same `key` the
-    /// blocks need not be verified.
+    /// A caller that [opens](crate::stored::StoredTranslations::open) the description must have the
+    /// same `identity`, which stands for everything that blocks depend on in addition to the guest's
+    /// code: the program, what the guest is offered, and the settings of translation. With the same
+    /// `key` the blocks need not be verified.
     pub fn store(&self, identity: u64, key: Option<Key>, memory: &GuestMemory) -> Option<Vec<u8>> {
         let next_slots = self.links.next_slots();
         let block_numbers = self.blocks.numbers();

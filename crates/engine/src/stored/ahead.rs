@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 
-/// A page that nobody has begun to check.
+/// A page that was not checked.
 const UNKNOWN: u8 = 0;
 /// A page that may run.
 const SOUND: u8 = 1;
@@ -71,12 +71,12 @@ impl Ahead {
         }
     }
 
-    /// The translations.
+    /// The translations that are checked.
     pub fn stored(&self) -> &StoredTranslations {
         &self.shared.stored
     }
 
-    /// The translations, for use beside this value.
+    /// The translations, which the result keeps alive.
     pub fn share(&self) -> impl Deref<Target = StoredTranslations> + use<> {
         Handle(Arc::clone(&self.shared))
     }

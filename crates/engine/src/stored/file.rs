@@ -163,7 +163,7 @@ impl StoredTranslations {
     /// The file cannot be read.
     pub fn identity_in(file: &File) -> io::Result<u64> {
         let mut identity = [0; 8];
-        // Behind the first bytes and the version.
+        // It follows the first bytes and the version.
         file.read_exact_at(&mut identity, 24)?;
         Ok(u64::from_le_bytes(identity))
     }
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Without the key nobody can sign, and what was signed and changed is as good as unsigned.
+    /// No signature can be made without the key, and what was signed and changed counts as unsigned.
     #[test]
     fn only_the_key_signs() {
         let open = |bytes: Vec<u8>| StoredTranslations::open(Box::new(bytes), 9, Some(KEY));

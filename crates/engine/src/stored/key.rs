@@ -4,8 +4,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fmt;
 use std::hash::Hasher;
 
-/// A secret with which a user's programs sign what they store: nobody else can make stored
-/// translations that have its tags.
+/// A secret with which a user's programs sign what they store: no other program can
+/// make stored translations that have its tags.
 #[derive(Clone, Copy)]
 pub struct Key(pub [u8; 16]);
 

@@ -38,7 +38,7 @@ pub struct PageEntry {
 pub struct PageRecord<'a> {
     /// The link pages of the page's relocatable code.
     pub link_pages: Vec<u64>,
-    /// The blocks.
+    /// The blocks that were made from the page.
     #[serde(borrow)]
     pub blocks: Vec<BlockRecord<'a>>,
     /// Links of which at least one end is in this page.

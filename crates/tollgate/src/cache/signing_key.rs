@@ -1,5 +1,5 @@
 //! The secret with which this user's runs sign the translations that they keep, so that later runs
-//! know them from those that somebody else has put there.
+//! tell them from files that come from elsewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -50,7 +50,7 @@ fn make(path: &Path) -> io::Result<Key> {
     let linked = file
         .write_all(&key)
         .and_then(|()| match fs::hard_link(&new, path) {
-            // A file that cannot be read is of no use to anybody.
+            // A file that cannot be read is replaced.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && read(path).is_err() => {
                 fs::rename(&new, path)
             }

@@ -33,7 +33,7 @@ const PART: u64 = 20;
 /// has booted, and what it is lent it pays for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// It boots.
+    /// It boots a kernel.
     Cold,
     /// It continues from a template.
     Warm,
@@ -60,7 +60,7 @@ pub struct Translations {
     path: PathBuf,
     identity: Identity,
     key: Key,
-    /// Translations must pass the verifier, whoever has signed them.
+    /// Translations must pass the verifier, even if they are signed.
     verifies: bool,
 }
 
@@ -92,7 +92,7 @@ impl Translations {
         }
         let key = (!self.verifies).then_some(self.key);
         match translations::open(&file, self.identity, key) {
-            // To verify what somebody else has made takes longer than to translate.
+            // To verify a file that is not signed takes longer than to translate.
             Ok(stored) if stored.is_signed() || self.verifies => {
                 // The time of the last use.
                 let _ = file.set_modified(SystemTime::now());

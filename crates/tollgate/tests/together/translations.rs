@@ -1,4 +1,4 @@
-//! Translations that `tollgate exec` keeps: later runs take them, whoever damages or forges them, and
+//! Translations that `tollgate exec` keeps: later runs take them, a damaged or forged file does no harm, and
 //! `tollgate cache` shows, checks and removes them.
 
 use std::fs;
