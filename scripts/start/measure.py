@@ -78,7 +78,10 @@ def arms(tollgate):
     for name, prefix in (("unshare", unshare), ("bwrap", bwrap)):
         if shutil.which(name) and works([*prefix, "true"]):
             found[name] = prefix
+    anew = "--translation-cache=off"
+    found["exec --cold, translated anew"] = [tollgate, "exec", "--cold", anew, "--"]
     found["exec --cold"] = [tollgate, "exec", "--cold", "--"]
+    found["exec, warm, translated anew"] = [tollgate, "exec", anew, "--"]
     found["exec, warm"] = [tollgate, "exec", "--"]
     return found
 
@@ -97,6 +100,7 @@ def main():
     tollgate, kernel, initramfs, work, rounds, at_once = sys.argv[1:]
     rounds, at_once = int(rounds), int(at_once)
     environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(work, "cache")}
+    environment["XDG_STATE_HOME"] = os.path.join(work, "state")
     rows = {}
     for command, words in commands().items():
         for name, prefix in arms(tollgate).items():
@@ -104,13 +108,15 @@ def main():
                 rows[command, name, count] = [*prefix, *words]
     for name, command in boards(kernel, initramfs).items():
         rows["", name, 1] = command
-    # The first warm run makes the template.
-    run_at_once([tollgate, "exec", "--", "true"], 1, environment)
+    # The first warm run makes the template, and each command's first runs leave translations.
+    for words in commands().values():
+        for flags in ([], [], [], ["--cold"], ["--cold"]):
+            run_at_once([tollgate, "exec", *flags, "--", *words], 1, environment)
     times = {row: [] for row in rows}
     for number in range(rounds):
         for row, command in rows.items():
             # Many cold boots at once take long and say little.
-            if row[1] == "exec --cold" and row[2] > 1 and number > 1:
+            if row[1].startswith("exec --cold") and row[2] > 1 and number > 1:
                 continue
             times[row].append(run_at_once(command, row[2], environment))
         print(f"compare-start: round {number + 1} of {rounds}", file=sys.stderr)
