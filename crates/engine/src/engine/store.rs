@@ -69,6 +69,7 @@ impl Engine {
                 .collect(),
             block_numbers,
             next_slots,
+            translated: self.counts.translations,
             pages: Vec::new(),
         };
         Some(writer.finish(index, identity))

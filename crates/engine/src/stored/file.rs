@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 /// The first bytes of every description.
 const MAGIC: [u8; 16] = *b"\x89tollgate code\r\n";
 /// The version of the layout. Another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The size of the header in bytes.
 const HEADER_BYTES: usize = 64;
 /// The most modes that a description may have.
@@ -318,6 +318,7 @@ mod tests {
             modes: Vec::new(),
             block_numbers: 3,
             next_slots: [MAX_SLOTS as u32 + 5, 7],
+            translated: 1,
             pages: Vec::new(),
         }
     }

@@ -12,6 +12,9 @@ pub struct Index {
     pub block_numbers: u32,
     /// The first slot that is not taken: of slots for all other code, and of slots for programs.
     pub next_slots: [u32; 2],
+    /// How many blocks the engine translated that has written this, in addition to those that it
+    /// took from an earlier description.
+    pub translated: u64,
     /// The pages, those first that a guest is likely to reach first.
     pub pages: Vec<PageEntry>,
 }
