@@ -79,9 +79,9 @@ def arms(tollgate):
         if shutil.which(name) and works([*prefix, "true"]):
             found[name] = prefix
     anew = "--translation-cache=off"
-    found["exec --cold, translated anew"] = [tollgate, "exec", "--cold", anew, "--"]
+    found["exec --cold, no translations kept"] = [tollgate, "exec", "--cold", anew, "--"]
     found["exec --cold"] = [tollgate, "exec", "--cold", "--"]
-    found["exec, warm, translated anew"] = [tollgate, "exec", anew, "--"]
+    found["exec, warm, no translations kept"] = [tollgate, "exec", anew, "--"]
     found["exec, warm"] = [tollgate, "exec", "--"]
     return found
 
