@@ -78,10 +78,10 @@ def arms(tollgate):
     for name, prefix in (("unshare", unshare), ("bwrap", bwrap)):
         if shutil.which(name) and works([*prefix, "true"]):
             found[name] = prefix
-    anew = "--translation-cache=off"
-    found["exec --cold, no translations kept"] = [tollgate, "exec", "--cold", anew, "--"]
+    off = "--translation-cache=off"
+    found["exec --cold, no translations kept"] = [tollgate, "exec", "--cold", off, "--"]
     found["exec --cold"] = [tollgate, "exec", "--cold", "--"]
-    found["exec, warm, no translations kept"] = [tollgate, "exec", anew, "--"]
+    found["exec, warm, no translations kept"] = [tollgate, "exec", off, "--"]
     found["exec, warm"] = [tollgate, "exec", "--"]
     return found
 

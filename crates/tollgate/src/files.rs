@@ -111,6 +111,21 @@ impl Drop for Reserved {
     }
 }
 
+/// Opens a file for reading that belongs to this process's user and that no other user can do
+/// anything with.
+///
+/// # Errors
+/// An error of the host; [`io::ErrorKind::PermissionDenied`] if others may use the file, or if it is
+/// no file.
+pub fn open_private(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() && is_private(&metadata) {
+        true => Ok(file),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
 /// Whether the file or folder belongs to this process's user, and no other user may do anything with
 /// it.
 pub fn is_private(metadata: &Metadata) -> bool {

@@ -11,7 +11,7 @@ Only you can read them. The least recently used go by themselves; nothing breaks
 Examples:
   What is there, and how large is it?
     tollgate cache list
-  Begin anew:
+  Remove everything:
     tollgate cache clear")]
 pub struct CacheArguments {
     /// What to do.
@@ -62,7 +62,7 @@ pub enum Kind {
     /// A guest that has booted and waits for its task.
     #[value(name = "templates")]
     Template,
-    /// Translated code.
+    /// Code that was translated for guests of earlier runs.
     #[value(name = "translations")]
     Translations,
 }

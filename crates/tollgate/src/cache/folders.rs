@@ -65,21 +65,26 @@ pub fn build_stamp() -> Option<u64> {
 pub fn remove_oldest(folder: &Path, suffix: &str, most: usize) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
+    let mut others: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else {
             continue;
         };
-        let path = entry.path();
         let age = modified.elapsed().unwrap_or_default();
         if entry.file_name().to_string_lossy().ends_with(suffix) {
-            kept.push((modified, path));
-        } else if age > UNFINISHED && !path.with_extension(&suffix[1..]).exists() {
-            let _ = fs::remove_file(path);
+            kept.push((modified, entry.path()));
+        } else if age > UNFINISHED {
+            others.push(entry.path());
         }
     }
     kept.sort();
     let surplus = kept.len().saturating_sub(most);
     for (_, path) in kept.into_iter().take(surplus) {
         let _ = fs::remove_file(path);
+    }
+    for path in others {
+        if !path.with_extension(&suffix[1..]).exists() {
+            let _ = fs::remove_file(path);
+        }
     }
 }

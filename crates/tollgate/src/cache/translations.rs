@@ -4,12 +4,12 @@
 //! Whatever is wrong with the file, the guest is translated.
 
 use std::cell::Cell;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use tollgate_disk::NewFile;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::translations::{self, Identity, Key};
 use tollgate_machine::vm::Vm;
@@ -17,7 +17,7 @@ use tollgate_machine::vm::Vm;
 use super::folders;
 use super::signing_key::signing_key;
 use crate::failure::Failure;
-use crate::files::is_private;
+use crate::files::open_private;
 
 /// The end of the name of a file with translations.
 pub const SUFFIX: &str = ".translations";
@@ -25,6 +25,8 @@ pub const SUFFIX: &str = ".translations";
 const MOST_FILES: usize = 16;
 /// The most bytes of a file.
 const MOST_BYTES: usize = 96 << 20;
+/// The permissions of a file.
+const MODE: u32 = 0o600;
 /// With fewer new translations the file is not written again.
 const FEWEST: u64 = 256;
 /// The part of all translations that new ones must be: one of this number.
@@ -87,13 +89,9 @@ impl Translations {
 
     /// Lets a machine that has not run yet use the translations, if there are any.
     pub fn lend(&self, vm: &mut Vm) {
-        let Ok(file) = File::open(&self.path) else {
+        let Ok(file) = open_private(&self.path) else {
             return;
         };
-        let metadata = file.metadata();
-        if !metadata.is_ok_and(|metadata| metadata.is_file() && is_private(&metadata)) {
-            return;
-        }
         let key = (!self.verifies).then_some(self.key);
         match translations::open(&file, self.identity, key) {
             // To verify a file that is not signed takes longer than to translate.
@@ -124,22 +122,13 @@ impl Translations {
         };
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         folders::remove_oldest(folder, SUFFIX, MOST_FILES - 1);
-        let new = (self.path).with_extension(format!("{}.new", std::process::id()));
-        if write(&new, &bytes)
-            .and_then(|()| fs::rename(&new, &self.path))
-            .is_err()
-        {
-            let _ = fs::remove_file(&new);
-        }
+        // Without the file the next guest is translated.
+        let _ = write(&self.path, &bytes);
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = NewFile::create(path, MODE)?;
+    file.file().write_all(bytes)?;
+    file.publish(true)
 }

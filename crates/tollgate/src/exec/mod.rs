@@ -107,14 +107,14 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
 
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
     let mut config = configuration(arguments, &plan, &links)?;
-    let files = plan.kernel.files(plan.needs());
+    let key = template::key(&config, &plan.kernel.files(plan.needs()));
     let translation_folder = match &arguments.machine.translation_cache {
         Some(flag) => translations::folder(flag)?,
         None => folders::translations(),
     };
-    let template = match arguments.cold {
-        true => None,
-        false => Template::of(&config, &files),
+    let template = match key {
+        Some(key) if !arguments.cold => Template::of(&config, key),
+        _ => None,
     };
 
     // Signals are blocked before any thread exists, because threads inherit that.
@@ -155,10 +155,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         }
     };
     let begin = if is_warm { Begin::Warm } else { Begin::Cold };
-    let translations = translation_folder.and_then(|folder| {
-        let guest = template::key(&config, &files)?;
-        Translations::of(&config, guest, begin, &folder)
-    });
+    let translations = (translation_folder.zip(key))
+        .and_then(|(folder, key)| Translations::of(&config, key, begin, &folder));
     if let Some(translations) = &translations {
         translations.lend(&mut vm);
     }
@@ -184,7 +182,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
     let outcome_is_known = outcome.is_some();
     let (end, losses) = session.finish();
-    if let Some(record) = record.filter(|_| outcome.is_some()) {
+    if let Some(record) = record.filter(|_| outcome_is_known) {
         record.write(&mut vm);
     }
     let code = match end {

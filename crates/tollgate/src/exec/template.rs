@@ -47,14 +47,13 @@ pub struct Template {
 pub struct NewTemplate(PathBuf);
 
 impl Template {
-    /// The place for guests of a configuration, which depend on these files. `None` if the user has
+    /// The place for guests of a configuration, which has this [key]. `None` if the user has
     /// no cache folder that is safe, or if such guests have no templates: a disk belongs to the
     /// user, and the kernel reads it before the agent is ready.
-    pub fn of(config: &VmConfig, files: &[PathBuf]) -> Option<Self> {
+    pub fn of(config: &VmConfig, key: u64) -> Option<Self> {
         if !config.drives.is_empty() {
             return None;
         }
-        let key = key(config, files)?;
         let path = folders::templates()?.join(format!("{key:016x}{SUFFIX}"));
         let shape = shape(config);
         Some(Self { path, shape })
