@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::bringing::Bringing;
-use crate::abi::link_layout::{ModeId, ModeTable};
+use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
 use crate::blocks::block::{Block, BlockKey, NewBlock};
 use crate::blocks::code_pages::IndirectTarget;
@@ -101,8 +101,8 @@ impl Engine {
         memory: &mut GuestMemory,
     ) -> bool {
         // The record borrows the store, which nothing changes while blocks are taken.
-        let ahead = bringing.ahead.share();
-        let Some(record) = ahead.record(page) else {
+        let stored = bringing.ahead.share();
+        let Some(record) = stored.record(page) else {
             return false;
         };
         let mut count = 0;
@@ -166,9 +166,10 @@ impl Engine {
             let stub = self.cache.address(host + stub) as u64;
             self.links.set_stub(slot, stub);
         }
+        let code_page = self.links.add_block(code_page);
         let new = NewBlock {
             key,
-            code_page: Some(self.links.add_block(code_page)),
+            code_page: Some(code_page),
             host,
             host_length: block.code.len() as u32,
             guest_length: block.guest.len() as u16,
@@ -179,18 +180,12 @@ impl Engine {
         self.list(id, &key, block.guest.len() as u32, memory);
         self.blocks.insert(id, Block::new(new, &mode, tables));
         if block.is_target {
-            let table = self.modes.table(mode_id);
             let target = IndirectTarget {
                 rip: block.rip,
-                mode: ModeTable {
-                    mode: mode_id,
-                    table,
-                },
+                mode: self.mode_table(mode_id),
                 address: self.cache.address(host) as u64,
             };
-            if let Some(page) = self.blocks.get(id).and_then(|block| block.code_page()) {
-                self.links.add_target(page, target);
-            }
+            self.links.add_target(code_page, target);
         }
         true
     }

@@ -4,7 +4,6 @@
 use super::StoredTranslations;
 use super::candidate::Facts;
 use std::io;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
@@ -18,7 +17,7 @@ const UNSOUND: u8 = 2;
 
 /// What is known of the pages, shared by the thread and the engine.
 struct Shared {
-    stored: StoredTranslations,
+    stored: Arc<StoredTranslations>,
     facts: Facts,
     verdicts: Box<[AtomicU8]>,
     ends: AtomicBool,
@@ -60,7 +59,7 @@ impl Ahead {
         let verdicts = (0..stored.page_count()).map(|_| AtomicU8::new(UNKNOWN));
         let shared = Arc::new(Shared {
             verdicts: verdicts.collect(),
-            stored,
+            stored: Arc::new(stored),
             facts,
             ends: AtomicBool::new(false),
         });
@@ -77,8 +76,8 @@ impl Ahead {
     }
 
     /// The translations, which the result keeps alive.
-    pub fn share(&self) -> impl Deref<Target = StoredTranslations> + use<> {
-        Handle(Arc::clone(&self.shared))
+    pub fn share(&self) -> Arc<StoredTranslations> {
+        Arc::clone(&self.shared.stored)
     }
 
     /// Whether the blocks of a page may run, if its record can be read. If the thread has not come
@@ -101,17 +100,6 @@ fn check_all(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("verify".into())
         .spawn(check)
-}
-
-/// The translations, which are kept as long as this value.
-struct Handle(Arc<Shared>);
-
-impl Deref for Handle {
-    type Target = StoredTranslations;
-
-    fn deref(&self) -> &StoredTranslations {
-        &self.0.stored
-    }
 }
 
 impl Drop for Ahead {

@@ -115,11 +115,8 @@ impl StoredTranslations {
         if crc32fast::hash(text) != sums as u32 {
             return Err(damaged);
         }
-        let signed = u128::from_le_bytes([(); 16].map({
-            let mut tag = header[48..].iter();
-            move |()| tag.next().copied().unwrap_or_default()
-        }));
-        let key = key.filter(|key| index_tag(key, header, text) == signed);
+        let signed = header.last_chunk().copied().map(u128::from_le_bytes);
+        let key = key.filter(|key| Some(index_tag(key, header, text)) == signed);
         let index: Index = postcard::from_bytes(text).map_err(|_| damaged)?;
         let room = (all.len() - records) as u64;
         let is_inside = |page: &PageEntry| {
