@@ -1,0 +1,88 @@
+//! What this host offers for running guest programs natively, found by trying.
+
+use crate::exit::{Exit, SystemCall};
+use crate::image::Instruction;
+use crate::mapping::Rights;
+use crate::process::{Settings, SpaceProcess};
+use crate::state::UserState;
+use rustix::fs::MemfdFlags;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+
+/// What the host offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Whether CPUID can be made to leave native code.
+    pub cpuid: Instruction,
+    /// Whether RDTSC and RDTSCP can be made to leave native code.
+    pub time_stamp_counter: Instruction,
+    /// Whether SGDT, SIDT, SLDT, STR and SMSW fault in programs. The host's kernel may then emulate
+    /// them with values of its own.
+    pub descriptor_table_reads: Instruction,
+}
+
+/// Why guest programs cannot run natively here: one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// `HWCAP2_FSGSBASE`: programs may execute RDFSBASE and WRFSBASE.
+const FSGSBASE: u64 = 2;
+
+/// Runs a small program in a process and says what the host offers.
+///
+/// # Errors
+/// Guest programs cannot run natively, for this reason.
+pub fn probe() -> Result<Offer, Refusal> {
+    // SAFETY: getauxval only reads what the kernel has passed to this process.
+    let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+    if capabilities & FSGSBASE == 0 {
+        let message = "the host's kernel does not offer FSGSBASE to programs (Linux 5.9)";
+        return Err(Refusal(message.to_owned()));
+    }
+    try_program().map_err(|error| Refusal(format!("guest programs cannot run natively: {error}")))
+}
+
+fn try_program() -> io::Result<Offer> {
+    const ADDRESS: u64 = 0x40_0000;
+    let ram = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?;
+    // syscall
+    rustix::io::write(&ram, &[0x0f, 0x05])?;
+    rustix::fs::ftruncate(&ram, 4096)?;
+    let settings = Settings {
+        cpuid: Instruction::Faults,
+        time_stamp_counter: Instruction::Faults,
+        ..Settings::default()
+    };
+    let mut process = SpaceProcess::start(ram.as_fd(), settings)?;
+    process.map(ADDRESS, 4096, 0, Rights::ReadExecute);
+    let mut state = UserState {
+        rip: ADDRESS,
+        ..UserState::default()
+    };
+    state.gpr[0] = 39;
+    match process.run(&mut state) {
+        Ok(Exit::SystemCall(SystemCall::Syscall)) if state.gpr[0] == 39 && state.rip == ADDRESS => {
+        }
+        Ok(exit) => return Err(io::Error::other(format!("a trial ended with {exit:?}"))),
+        Err(refused) => return Err(io::Error::other(refused)),
+    }
+    let facts = process.facts();
+    let umip = std::arch::x86_64::__cpuid_count(7, 0).ecx >> 2 & 1;
+    Ok(Offer {
+        cpuid: facts.cpuid,
+        time_stamp_counter: facts.time_stamp_counter,
+        descriptor_table_reads: match umip {
+            0 => Instruction::Runs,
+            _ => Instruction::Faults,
+        },
+    })
+}

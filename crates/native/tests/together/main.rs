@@ -1,0 +1,5 @@
+//! All integration tests of this crate in one program: little programs, given as bytes, that run in
+//! processes of their own.
+
+mod exits;
+mod support;
