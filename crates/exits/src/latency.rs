@@ -21,10 +21,7 @@
 //! masks them.
 
 use crate::ExitKind;
-use hdrhistogram::Histogram;
-
-/// The longest duration that histograms distinguish, in cycles.
-const LONGEST_CYCLES: u64 = 1 << 40;
+use crate::durations::DurationSet;
 
 /// The times at which requests were made and taken, in cycles of the time-stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -102,46 +99,45 @@ impl InterruptibleWork {
     }
 }
 
-/// A histogram of durations in cycles.
+/// Durations in cycles.
 #[derive(Clone, Default, Debug)]
 struct Record {
-    histogram: Option<Histogram<u64>>,
+    durations: DurationSet,
     sum: u64,
     max: u64,
 }
 
 impl Record {
     fn add(&mut self, cycles: u64) {
-        let histogram = self.histogram.get_or_insert_with(|| {
-            Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
-                .expect("the bounds are constants that the histogram accepts")
-        });
-        histogram.saturating_record(cycles.max(1));
+        self.durations.add(cycles, 1);
         self.sum += cycles;
         self.max = self.max.max(cycles);
     }
 
     /// The difference to `before`, an earlier state of this record.
     fn since(&self, before: &Self) -> Self {
-        let mut rest = self.clone();
-        if let (Some(now), Some(before)) = (&mut rest.histogram, &before.histogram)
-            && now.subtract(before).is_err()
-        {
+        let Some(durations) = self.durations.since(&before.durations) else {
             // `before` is not an earlier state of this record.
             return Self::default();
-        }
-        rest.histogram = rest.histogram.filter(|it| !it.is_empty());
-        rest.sum = rest.sum.saturating_sub(before.sum);
-        if let Some(histogram) = rest.histogram.as_ref().filter(|_| self.max == before.max) {
+        };
+        let mut max = self.max;
+        if self.max == before.max {
             // The longest duration may belong to `before`, so the rest's maximum is only known by
             // its bucket.
-            rest.max = rest.max.min(histogram.max());
+            max = max.min(durations.longest().unwrap_or(max));
         }
-        rest
+        Self {
+            sum: self.sum.saturating_sub(before.sum),
+            max,
+            durations,
+        }
     }
 
     fn row(&self, name: &'static str) -> Option<Durations> {
-        let histogram = self.histogram.as_ref()?;
+        let histogram = self.durations.histogram();
+        if histogram.is_empty() {
+            return None;
+        }
         // The end of a bucket may lie above all durations in it.
         let at = |quantile| histogram.value_at_quantile(quantile).min(self.max);
         Some(Durations {

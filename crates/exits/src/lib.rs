@@ -6,6 +6,7 @@
 pub mod blame;
 pub mod counter;
 mod disturbance;
+mod durations;
 pub mod exit_kind;
 mod hexadecimal;
 pub mod latency;

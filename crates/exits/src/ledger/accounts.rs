@@ -1,12 +1,9 @@
 //! The ledger's accounts: sums that only grow, so that two states of them have a difference.
 
 use crate::blame::{Blame, DeviceAddress, Place};
+use crate::durations::DurationSet;
 use crate::latency::Latency;
 use crate::{ExitCounts, ExitKind};
-use hdrhistogram::Histogram;
-
-/// The longest duration that histograms distinguish, in cycles.
-const LONGEST_CYCLES: u64 = 1 << 40;
 
 /// One timed exit that has not been added to the accounts yet.
 pub(super) struct Sample {
@@ -60,9 +57,9 @@ pub struct Accounts {
 }
 
 /// The times of the timed exits of one kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct KindRecord {
-    pub histogram: Histogram<u64>,
+    pub durations: DurationSet,
     pub samples: u64,
     pub total: u64,
 }
@@ -96,17 +93,9 @@ impl Accounts {
         let cycles = sample.cycles * times;
         let origin = (kind, place, sample.device);
         self.blame.add(origin, sample.weight, cycles);
-        let record = self.kinds[kind as usize].get_or_insert_with(|| {
-            Box::new(KindRecord {
-                histogram: Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
-                    .expect("the bounds are constants that the histogram accepts"),
-                samples: 0,
-                total: 0,
-            })
-        });
+        let record = self.kinds[kind as usize].get_or_insert_default();
         // Some samples stand for more exits than others.
-        let length = sample.cycles.max(1);
-        record.histogram.saturating_record_n(length, times);
+        record.durations.add(sample.cycles, times);
         record.samples += 1;
         record.total += cycles;
     }
@@ -145,10 +134,10 @@ impl KindRecord {
         let mut rest = now.clone();
         if let Some(before) = before {
             // Fails only if `before` has values that `now` lacks.
-            rest.histogram.subtract(&before.histogram).ok()?;
+            rest.durations = rest.durations.since(&before.durations)?;
             rest.samples = rest.samples.saturating_sub(before.samples);
             rest.total = rest.total.saturating_sub(before.total);
         }
-        (!rest.histogram.is_empty()).then(|| Box::new(rest))
+        (!rest.durations.histogram().is_empty()).then(|| Box::new(rest))
     }
 }

@@ -93,14 +93,15 @@ impl Accounts {
     /// The cost of one kind of exit; `None` if none was timed.
     pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
         let record = self.kinds[kind as usize].as_deref()?;
-        let at = |quantile| record.histogram.value_at_quantile(quantile);
+        let histogram = record.durations.histogram();
+        let at = |quantile| histogram.value_at_quantile(quantile);
         Some(Cost {
             samples: record.samples,
             total: record.total,
             p50: at(0.50),
             p95: at(0.95),
             p99: at(0.99),
-            max: record.histogram.max(),
+            max: histogram.max(),
         })
     }
 
