@@ -34,13 +34,32 @@ fn wish(hash: u32, mask: usize) -> usize {
 
 const FREE: Entry = Entry { hash: 0, block: 0 };
 
+impl Entry {
+    /// The entry as one number: zero if the place is free, so that a new table is memory which
+    /// the host has cleared.
+    fn packed(self) -> u64 {
+        u64::from(self.hash) << 32 | u64::from(self.block)
+    }
+
+    fn unpacked(packed: u64) -> Self {
+        Self {
+            hash: (packed >> 32) as u32,
+            block: packed as u32,
+        }
+    }
+}
+
 /// Number of places of an empty index. Like all later sizes it is a power of two.
 const FEWEST: usize = 64;
+/// Number of places up to which the index grows four times as large: a guest that starts fills
+/// that many, and what is given up costs as many pages of the host as what is used.
+const SMALL: usize = 1 << 15;
 
 /// Blocks, found by the hash of their keys.
 #[derive(Debug)]
 pub struct KeyIndex {
-    entries: Box<[Entry]>,
+    /// The places' entries, [packed](Entry::packed).
+    entries: Box<[u64]>,
     /// Number of occupied places: at most half of all.
     count: usize,
 }
@@ -48,7 +67,7 @@ pub struct KeyIndex {
 impl Default for KeyIndex {
     fn default() -> Self {
         Self {
-            entries: vec![FREE; FEWEST].into_boxed_slice(),
+            entries: vec![0; FEWEST].into_boxed_slice(),
             count: 0,
         }
     }
@@ -58,7 +77,7 @@ impl KeyIndex {
     /// Finds the block that has this hash and for which `is_it` returns true.
     pub fn find(&self, hash: u32, is_it: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         let at = self.position(hash, is_it)?;
-        Some(BlockId(self.entries[at].block - 1))
+        Some(BlockId(self.entry(at).block - 1))
     }
 
     /// Enters a block. It replaces the block that has this hash and for which `is_it` returns true,
@@ -69,7 +88,7 @@ impl KeyIndex {
             block: block.0 + 1,
         };
         if let Some(at) = self.position(hash, is_it) {
-            self.entries[at] = entry;
+            self.entries[at] = entry.packed();
             return;
         }
         if (self.count + 1) * 2 > self.entries.len() {
@@ -91,17 +110,21 @@ impl KeyIndex {
         let mut at = gap;
         loop {
             at = (at + 1) & mask;
-            let entry = self.entries[at];
+            let entry = self.entry(at);
             if entry.block == 0 {
                 break;
             }
             let wish = entry.wish(mask);
             if (at.wrapping_sub(wish) & mask) >= (at.wrapping_sub(gap) & mask) {
-                self.entries[gap] = entry;
+                self.entries[gap] = entry.packed();
                 gap = at;
             }
         }
-        self.entries[gap] = FREE;
+        self.entries[gap] = FREE.packed();
+    }
+
+    fn entry(&self, at: usize) -> Entry {
+        Entry::unpacked(self.entries[at])
     }
 
     fn mask(&self) -> usize {
@@ -112,7 +135,7 @@ impl KeyIndex {
         let mask = self.mask();
         let mut at = wish(hash, mask);
         loop {
-            let entry = self.entries[at];
+            let entry = self.entry(at);
             if entry.block == 0 {
                 return None;
             }
@@ -127,17 +150,20 @@ impl KeyIndex {
     fn place(&mut self, entry: Entry) {
         let mask = self.mask();
         let mut at = entry.wish(mask);
-        while self.entries[at].block != 0 {
+        while self.entry(at).block != 0 {
             at = (at + 1) & mask;
         }
-        self.entries[at] = entry;
+        self.entries[at] = entry.packed();
     }
 
     #[cold]
     fn grow(&mut self) {
-        let larger = vec![FREE; self.entries.len() * 2].into_boxed_slice();
+        let length = self.entries.len();
+        let larger = length * if length < SMALL { 4 } else { 2 };
+        let larger = vec![0; larger].into_boxed_slice();
         let entries = std::mem::replace(&mut self.entries, larger);
-        for &entry in entries.iter().filter(|entry| entry.block != 0) {
+        let entries = entries.iter().map(|&packed| Entry::unpacked(packed));
+        for entry in entries.filter(|entry| entry.block != 0) {
             self.place(entry);
         }
     }

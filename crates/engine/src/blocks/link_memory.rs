@@ -16,6 +16,7 @@ use crate::abi::link_layout::{
 use crate::blocks::link_target::Target;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_tlb::reservation::Reservation;
 use tollgate_tlb::{SPACES, SpaceNumber};
 
@@ -157,7 +158,11 @@ impl LinkMemory {
         let first = &self.tables[0];
         let mut tables = Tables::new(Some(first))?;
         for slot in 0..self.programs_slots {
-            tables.set_stub(slot, first.stub(slot));
+            // A reserved slot whose block is not there has no stub yet, and costs no memory.
+            let stub = first.stub(slot);
+            if stub != 0 {
+                tables.set_stub(slot, stub);
+            }
         }
         for &table in &self.prepared {
             tables.prepare(table);
@@ -263,6 +268,16 @@ impl Tables {
         }
     }
 
+    /// Writes the eight bytes at `offset`, and returns what was there. The host finds one access,
+    /// so memory that was never touched costs one page fault, not one to read and one to write.
+    fn exchange(&mut self, offset: u32, value: u64) -> u64 {
+        debug_assert!(offset.is_multiple_of(8) && offset < TABLES_BYTES as u32);
+        // SAFETY: the offset is aligned and inside the reservation, as in `read`, and no other
+        // thread uses these tables.
+        let place = unsafe { AtomicU64::from_ptr(self.0.base().add(offset as usize).cast()) };
+        place.swap(value, Ordering::Relaxed)
+    }
+
     /// The distance from a slot's stub to where the slot leads; 0 if the slot is empty and leads to
     /// the stub itself.
     #[inline]
@@ -352,7 +367,8 @@ impl Tables {
     pub fn fill_indirect(&mut self, rip: u64, mode: ModeTable, target: Target) -> u32 {
         let first = entry_offset(rip, mode.table);
         let second = first + ENTRY_BYTES as u32;
-        let (tag, before) = (indirect_entry_tag(rip, mode), self.read(first));
+        let tag = indirect_entry_tag(rip, mode);
+        let before = self.exchange(first, tag);
         if before != tag {
             if self.read(first + ENTRY_TARGET as u32) != 0
                 && looked_for_at(before) == first_choice(rip)
@@ -366,7 +382,6 @@ impl Tables {
                 self.vacate(second);
             }
         }
-        self.write(first, tag);
         self.write(first + ENTRY_TARGET as u32, target.address);
         self.write(first + ENTRY_SLIDE as u32, target.slide);
         let negated = target.slide.wrapping_neg();
