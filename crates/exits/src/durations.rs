@@ -13,7 +13,7 @@ const MOST_NOTES: usize = 64;
 
 /// A duration, and how often it was noted.
 #[derive(Clone, Copy, Debug)]
-struct Note {
+pub(crate) struct Note {
     cycles: u64,
     times: u64,
 }

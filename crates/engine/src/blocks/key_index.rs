@@ -51,8 +51,8 @@ impl Entry {
 
 /// Number of places of an empty index. Like all later sizes it is a power of two.
 const FEWEST: usize = 64;
-/// Number of places up to which the index grows four times as large: a guest that starts fills
-/// that many, and what is given up costs as many pages of the host as what is used.
+/// Number of places up to which each table is four times as large as the last one. While a guest
+/// starts, memory that is given up again costs as much as memory that is used.
 const SMALL: usize = 1 << 15;
 
 /// Blocks, found by the hash of their keys.
