@@ -42,6 +42,17 @@ const KERNEL_CODE64: u16 = 8;
 const KERNEL_CODE: u16 = 0x10;
 const KERNEL_DATA: u16 = 0x18;
 
+/// Where a guest runs a case.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Continuation {
+    /// In the machine that has run the cases before.
+    #[default]
+    Same,
+    /// In a new machine, which continues from the state of the old one as it does from a snapshot:
+    /// the state passes through its form in a file, and memory is mapped from a file.
+    Restored,
+}
+
 /// The guest, ready to run cases.
 pub struct Guest {
     bench: Bench,
@@ -52,6 +63,7 @@ pub struct Guest {
     compatibility: bool,
     /// Whether long mode is active.
     long: bool,
+    continuation: Continuation,
     window: Box<[u8; WINDOW_BYTES]>,
 }
 
@@ -244,6 +256,16 @@ fn start_state(long: bool) -> CpuState {
     state
 }
 
+/// A vCPU with this memory.
+fn new_vcpu(state: CpuState, memory: GuestMemory, map: &'static RegisterMap) -> io::Result<Vcpu> {
+    let mut vcpu = Vcpu::new(state, memory, 4 << 20, true)?;
+    vcpu.set_register_map(map);
+    vcpu.change_settings(|settings| {
+        settings.memory_access = tollgate_test_support::memory_access();
+    });
+    Ok(vcpu)
+}
+
 impl Guest {
     /// A guest whose registers are mapped to host registers by `map`; 64-bit code has its own map.
     ///
@@ -259,18 +281,14 @@ impl Guest {
         for (index, value) in start.pdpte.iter_mut().enumerate() {
             *value = memory.read_u64(PhysicalAddress(TABLES + index as u64 * 8));
         }
-        let mut vcpu = Vcpu::new(start.clone(), memory, 4 << 20, true)?;
-        vcpu.set_register_map(map);
-        vcpu.change_settings(|settings| {
-            settings.memory_access = tollgate_test_support::memory_access()
-        });
         Ok(Self {
             bench: Bench::default(),
-            vcpu,
+            vcpu: new_vcpu(start.clone(), memory, map)?,
             start,
             map,
             compatibility: false,
             long: false,
+            continuation: Continuation::Same,
             window: Box::new([0; WINDOW_BYTES]),
         })
     }
@@ -299,6 +317,35 @@ impl Guest {
         self.compatibility = true;
     }
 
+    /// Decides where the guest runs from now on.
+    pub fn continue_in(&mut self, continuation: Continuation) {
+        self.continuation = continuation;
+    }
+
+    /// Continues in a new machine, as after the restore of a snapshot.
+    fn restore(&mut self) -> io::Result<()> {
+        let registers = serde_json::to_vec(self.vcpu.state())?;
+        let non_register = serde_json::to_vec(&self.vcpu.non_register_state())?;
+        let memory = tollgate_test_support::restored(self.vcpu.memory_mut())?;
+        let registers: CpuState = serde_json::from_slice(&registers)?;
+        let mut vcpu = new_vcpu(CpuState::at_reset(), memory, self.map_of_mode())?;
+        vcpu.change_state(|state| *state = registers);
+        vcpu.forget_translations();
+        vcpu.set_non_register_state(serde_json::from_slice(&non_register)?);
+        vcpu.clock_changed();
+        self.vcpu = vcpu;
+        Ok(())
+    }
+
+    /// The map of registers in the present mode.
+    fn map_of_mode(&self) -> &'static RegisterMap {
+        if self.long {
+            &RegisterMap::LEGACY
+        } else {
+            self.map
+        }
+    }
+
     /// Switches between legacy and long mode, from outside the guest.
     fn enter_mode(&mut self, long: bool) {
         if self.long == long {
@@ -311,8 +358,7 @@ impl Guest {
             self.start.clone()
         };
         self.vcpu.change_state(|state| *state = start);
-        self.vcpu
-            .set_register_map(if long { &RegisterMap::LEGACY } else { self.map });
+        self.vcpu.set_register_map(self.map_of_mode());
     }
 
     /// Runs the code in the window once.
@@ -341,6 +387,12 @@ impl Guest {
             state.cr2 = 0;
             state.vector.0.copy_from_slice(&input.vector[..]);
         });
+        if self.continuation == Continuation::Restored
+            && let Err(error) = self.restore()
+        {
+            self.bench.complaint = format!("the guest cannot be restored: {error}");
+            return Outcome::without_registers(Outcome::GAVE_UP);
+        }
         self.bench.start();
         let stop = self.vcpu.run(&mut self.bench);
         match stop {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::families::Family;
+use tollgate_oracle::guest::Continuation;
 use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::Oracle;
 use tollgate_oracle::run::{Plan, run};
@@ -25,6 +26,8 @@ Runs random instructions on this processor and in a guest and compares what they
   --spilled       the guest's registers live in memory (the engine's second map;
                   64-bit code has one of its own)
   --compatibility 16- and 32-bit code runs in compatibility mode
+  --restored      each state is written out and continued by a new machine before it runs,
+                  as after the restore of a snapshot (some hundred states a second)
   --trace         write each state to standard error before it runs
   --replay LINE   run one state again, as a report gives it
   --families      list the families";
@@ -75,6 +78,10 @@ fn parse() -> Result<Option<Arguments>, String> {
             arguments.plan.compatibility = true;
             continue;
         }
+        if word == "--restored" {
+            arguments.plan.continuation = Continuation::Restored;
+            continue;
+        }
         if word == "--spilled" {
             arguments.plan.map = &RegisterMap::SPILLED;
             continue;
@@ -111,13 +118,14 @@ fn parse() -> Result<Option<Arguments>, String> {
     Ok(Some(arguments))
 }
 
-fn replay_one(line: &str, compatibility: bool) -> Result<bool, String> {
+fn replay_one(line: &str, plan: &Plan) -> Result<bool, String> {
     let (case, input) = replay::read(line)?;
     if !case.world.is_available() {
         return Err("this host does not permit the segments that the line names".to_owned());
     }
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).map_err(|error| error.to_string())?;
-    if compatibility {
+    oracle.continue_in(plan.continuation);
+    if plan.compatibility {
         oracle.use_compatibility_mode();
     }
     let expectation = generate::expectation(&case);
@@ -145,6 +153,9 @@ fn side_by_side(plan: &Plan, processes: u64) -> Result<bool, String> {
         if plan.compatibility {
             command.arg("--compatibility");
         }
+        if plan.continuation == Continuation::Restored {
+            command.arg("--restored");
+        }
         if plan.trace {
             command.arg("--trace");
         }
@@ -165,7 +176,7 @@ fn act() -> Result<bool, String> {
         return Ok(true);
     };
     if let Some(line) = arguments.replay {
-        return replay_one(&line, arguments.plan.compatibility);
+        return replay_one(&line, &arguments.plan);
     }
     if arguments.processes > 1 {
         return side_by_side(&arguments.plan, arguments.processes);

@@ -4,7 +4,7 @@ use crate::case::{Case, Fill, Input, Outcome};
 use crate::compare::{Difference, memories, outcomes};
 use crate::encode::{Encoded, decode};
 use crate::exclusions::harms_host;
-use crate::guest::Guest;
+use crate::guest::{Continuation, Guest};
 use crate::layout::{Access, CODE_END, CODE_START, PAGE, PAGE_ACCESS, WINDOW_BYTES};
 use crate::native::Native;
 use crate::tolerance::either_is_right;
@@ -234,6 +234,11 @@ impl Oracle {
     /// Runs 16- and 32-bit code in compatibility mode, see [`Guest::use_compatibility_mode`].
     pub fn use_compatibility_mode(&mut self) {
         self.guest.use_compatibility_mode();
+    }
+
+    /// Decides where the guest runs from now on.
+    pub fn continue_in(&mut self, continuation: Continuation) {
+        self.guest.continue_in(continuation);
     }
 
     /// The reason that the monitor gave when it last failed.

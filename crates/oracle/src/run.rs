@@ -2,6 +2,7 @@
 
 use crate::families::Family;
 use crate::generate::Catalog;
+use crate::guest::Continuation;
 use crate::inputs;
 use crate::layout::World;
 use crate::oracle::Oracle;
@@ -25,6 +26,8 @@ pub struct Plan {
     pub worlds: &'static [World],
     /// Whether 16- and 32-bit code runs in compatibility mode.
     pub compatibility: bool,
+    /// Where the guest runs each state.
+    pub continuation: Continuation,
     /// Number of failures to describe before the run ends.
     pub failures: usize,
     /// The map of the guest's registers to host registers.
@@ -41,6 +44,7 @@ impl Default for Plan {
             family: None,
             worlds: World::legacy(),
             compatibility: false,
+            continuation: Continuation::Same,
             failures: 10,
             map: &RegisterMap::LEGACY,
             trace: false,
@@ -103,6 +107,7 @@ pub fn run(plan: &Plan) -> io::Result<Summary> {
     if plan.compatibility {
         oracle.use_compatibility_mode();
     }
+    oracle.continue_in(plan.continuation);
     let mut random = Random::new(plan.seed);
     let mut summary = Summary::default();
     let mut known = std::collections::BTreeSet::new();

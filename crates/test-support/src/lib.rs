@@ -7,6 +7,8 @@
 mod computer;
 mod flat;
 mod random;
+#[cfg(feature = "vcpu")]
+mod restored;
 pub mod skip;
 mod transcript;
 mod vectors;
@@ -15,5 +17,7 @@ mod vectors;
 pub use computer::{Computer, memory_access};
 pub use flat::flat_state;
 pub use random::Random;
+#[cfg(feature = "vcpu")]
+pub use restored::restored;
 pub use transcript::Transcript;
 pub use vectors::visible_vectors;

@@ -3,15 +3,12 @@
 //! windows map the pages.
 
 use crate::support::long_mode::{KERNEL, vcpu};
-use std::fs::{self, File};
-use std::io::Write;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_memory::ram::{PIECE_BYTES, SavedRun};
 use tollgate_monitor::VcpuStop;
 use tollgate_monitor::access_policy::MemoryAccess;
 use tollgate_platform::StopRequest;
-use tollgate_test_support::Random;
+use tollgate_test_support::{Random, restored};
 use tollgate_tlb::shadow_windows::have_place;
 use tollgate_x86::PhysicalAddress;
 
@@ -19,36 +16,6 @@ use tollgate_x86::PhysicalAddress;
 const USED: u64 = 0x40_0000;
 /// The number of pages there.
 const PAGES: usize = 1024;
-
-/// Memory with the same contents, all of which are in a file.
-fn restored(memory: &GuestMemory) -> GuestMemory {
-    let name = format!("tollgate-restored-{}-{:p}", std::process::id(), memory);
-    let path = std::env::temp_dir().join(name);
-    let mut options = File::options();
-    let options = options.read(true).write(true).create_new(true);
-    let mut file = options.open(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    let mut runs: Vec<SavedRun> = Vec::new();
-    let mut bytes = [0; PIECE_BYTES as usize];
-    let mut next = memory.next_piece(PhysicalAddress(0));
-    while let Some(address) = next {
-        next = memory.next_piece(PhysicalAddress(address.0 + PIECE_BYTES));
-        memory.read_piece(address, &mut bytes).unwrap();
-        if bytes.iter().all(|&byte| byte == 0) {
-            continue;
-        }
-        file.write_all(&bytes).unwrap();
-        runs.push(SavedRun {
-            address: address.0,
-            bytes: PIECE_BYTES,
-            file: 0,
-            file_offset: runs.len() as u64 * PIECE_BYTES,
-        });
-    }
-    let mut restored = GuestMemory::new(16 << 20).unwrap();
-    restored.map_saved(vec![file], &runs).unwrap();
-    restored
-}
 
 /// The address of a random word in the used memory.
 fn place(random: &mut Random) -> u64 {
@@ -147,7 +114,7 @@ fn restored_memory_is_what_own_memory_would_be() {
         let own = result(&code, &changes, MemoryAccess::Checked, |_| ());
         for access in [MemoryAccess::Checked, MemoryAccess::Direct] {
             let found = result(&code, &changes, access, |memory| {
-                *memory = restored(memory);
+                *memory = restored(memory).unwrap();
             });
             assert_eq!(own.0, found.0, "{seed}, {access:?}");
             assert!(own.1 == found.1, "{seed}, {access:?}");

@@ -4,6 +4,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::case::Input;
 use tollgate_oracle::families::Family;
 use tollgate_oracle::generate::{Catalog, expectation};
+use tollgate_oracle::guest::Continuation;
 use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::{Expectation, Oracle, instructions};
 use tollgate_oracle::run::{Plan, Summary, run};
@@ -68,6 +69,21 @@ fn compatibility_mode_makes_no_difference() {
     })
     .unwrap();
     assert_agreement(&summary);
+}
+
+#[test]
+fn a_restored_machine_continues_each_state_as_the_hosts_processor_does() {
+    for (seed, worlds) in [(11, World::legacy()), (12, World::long())] {
+        let summary = run(&Plan {
+            states: 2_000,
+            seed,
+            worlds,
+            continuation: Continuation::Restored,
+            ..Plan::default()
+        })
+        .unwrap();
+        assert_agreement(&summary);
+    }
 }
 
 #[test]
