@@ -90,8 +90,9 @@ const MAGIC_2: u32 = 0x4650_5845;
 
 /// The page of Linux' oldest fast system calls, whose calls the host's kernel emulates.
 const VSYSCALL: Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
-/// `SYS_SECCOMP`: SIGSYS because of a filter.
-const CODE_SECCOMP: u32 = 1;
+/// `SYS_SECCOMP` and `SYS_USER_DISPATCH`: SIGSYS because of the filter (calls from the stub, and of
+/// the page above), and because of where the call is made.
+const CODES: [u32; 2] = [1, 2];
 /// Length of SYSCALL and of INT 80h.
 const CALL_LENGTH: u64 = 2;
 /// USER and FETCH: the error code of a jump to what is not mapped.
@@ -288,7 +289,7 @@ impl Frame {
         let error_code = get(ERROR) as u32;
         Report::Exit(match signal.number {
             KICK => return Report::Kick,
-            libc::SIGSYS if get(SIGINFO_CODE) as u32 == CODE_SECCOMP => system_call(get, state),
+            libc::SIGSYS if CODES.contains(&(get(SIGINFO_CODE) as u32)) => system_call(get, state),
             libc::SIGSEGV if vector == 14 => Exit::PageFault {
                 address: get(CR2),
                 error_code,

@@ -24,6 +24,8 @@ const SA_RESTORER: u64 = 0x0400_0000;
 const SECCOMP_FILTER: u64 = 1;
 /// Does not switch on mitigations that cost the program speed on older kernels.
 const SECCOMP_SPEC_ALLOW: u64 = 4;
+/// `PR_SET_SYSCALL_USER_DISPATCH`.
+const USER_DISPATCH: u64 = 59;
 const ARCH_SET_CPUID: u64 = 0x1012;
 /// Entry of the list that creates the mapper; its end.
 const CLONE: u64 = -1i64 as u64;
@@ -191,6 +193,10 @@ fn start_list(
     let unblock = [libc::SIG_SETMASK as u64, nothing, 0, 8];
     list.push(filter(mapper));
     list.push(call(libc::SYS_rt_sigprocmask, &unblock));
+    // System call user dispatch comes before seccomp: calls from outside the stub are signals. The
+    // filter would do that for all except the two calls of Linux' uprobes, which no filter stops.
+    let dispatch = [USER_DISPATCH, 1, layout.place, PAGE, 0];
+    list.push(call(libc::SYS_prctl, &dispatch));
     list.push(filter(runner));
     let mut end = call(0, &[]);
     end[0] = END;

@@ -2,4 +2,7 @@
 //! processes of their own.
 
 mod exits;
+mod hostile;
+mod mappings;
 mod support;
+mod vectors;
