@@ -142,7 +142,7 @@ fn jumping_to_any_byte_of_the_stub_gains_nothing() {
         let kicker = current.process.kicker();
         let mut is_alive = true;
         for (number, wish) in wishes.iter().enumerate() {
-            if (offset as usize + number) % 3 != 0 {
+            if !(offset as usize + number).is_multiple_of(3) {
                 continue;
             }
             current.state = UserState {
