@@ -8,7 +8,7 @@ mod host_calls;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tollgate_native::{Exit, Rights, Settings, SpaceProcess, UserState};
+use tollgate_native::{Exit, Placement, Rights, Settings, SpaceProcess, UserState};
 
 const HELP: &str = "\
 cargo bench -p tollgate-native --bench prices [-- --rounds N]
@@ -91,6 +91,7 @@ fn main() -> ExitCode {
     for (processors, spins, name) in CASES {
         leave_and_return(processors, spins, name, rounds);
     }
+    unbound(rounds);
     mappings(rounds);
     starts(rounds.min(300));
     ExitCode::SUCCESS
@@ -116,6 +117,7 @@ fn process(code: &[u8], processors: Processors, spins: u32) -> (SpaceProcess, Us
     bind(usize::from(processors == Processors::Two));
     let settings = Settings {
         spins,
+        placement: Placement::Free,
         ..Settings::default()
     };
     let mut process = SpaceProcess::start(ram.as_fd(), settings).expect("a process");
@@ -138,6 +140,51 @@ fn leave_and_return(processors: Processors, spins: u32, name: &str, rounds: usiz
     run();
     let times = time(rounds, run);
     print(&format!("leave by a system call and return, {name}"), times);
+}
+
+/// Leaves and returns where the kernel chooses the processor of the calling thread.
+fn unbound(rounds: usize) {
+    use std::os::unix::fs::FileExt;
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let ram = rustix::fs::memfd_create("ram", flags).expect("a memfd");
+    let ram = std::fs::File::from(ram);
+    ram.set_len(4096).expect("room");
+    // 1: syscall; jmp 1b
+    ram.write_all_at(&[0x0f, 0x05, 0xeb, 0xfc], 0)
+        .expect("a write");
+    bind_to_all();
+    for placement in [Placement::Free, Placement::WithCaller] {
+        let settings = Settings {
+            placement,
+            ..Settings::default()
+        };
+        let mut process = SpaceProcess::start(ram.as_fd(), settings).expect("a process");
+        process.map(CODE, 4096, 0, Rights::ReadExecute);
+        let mut state = UserState {
+            rip: CODE,
+            ..UserState::default()
+        };
+        let times = time(rounds, || match process.run(&mut state) {
+            Ok(Exit::SystemCall(_)) => state.rip += 2,
+            exit => panic!("{exit:?}"),
+        });
+        print(
+            &format!("leave and return, caller not bound, {placement:?}"),
+            times,
+        );
+    }
+    bind(0);
+}
+
+/// Lets the calling thread run on the first two processors.
+fn bind_to_all() {
+    // SAFETY: an all-zero set is empty, and the call reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(0, &mut set);
+        libc::CPU_SET(1, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
 }
 
 fn mappings(rounds: usize) {

@@ -180,8 +180,10 @@ fn start_list(
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
-    let mut clone = call(0, &[flags as u64, 0, 0, done]);
+    let mapper_number = layout.announce(announce::MAPPER);
+    let mut clone = call(0, &[flags as u64, 0, mapper_number, done]);
     clone[0] = CLONE;
     list.push(clone);
     // The mapper makes the first of these calls; the runner steps over it and makes the others.

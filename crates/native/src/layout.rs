@@ -82,6 +82,8 @@ pub mod announce {
     pub const CPUID_RESULT: u64 = 176;
     /// What the attempt to make RDTSC fault returned.
     pub const TSC_RESULT: u64 = 184;
+    /// Number of the mapper's task, which the kernel writes when it makes it.
+    pub const MAPPER: u64 = 192;
 }
 
 /// The size of a command, and of an entry of the stub's list: a system call's number, its six

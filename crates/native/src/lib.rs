@@ -24,14 +24,18 @@
 mod exit;
 mod filters;
 mod frame;
+mod host;
 mod image;
 mod kicker;
 mod layout;
 mod mapping;
 mod probe;
 mod process;
+mod results;
+mod settings;
 mod shared_memory;
 mod spawn;
+mod start;
 mod state;
 mod stub;
 
@@ -40,5 +44,6 @@ pub use image::Instruction;
 pub use kicker::Kicker;
 pub use mapping::{Cause, Command, MappingError, Rights};
 pub use probe::{Offer, Refusal, probe};
-pub use process::{Facts, Settings, SpaceProcess};
+pub use process::SpaceProcess;
+pub use settings::{Facts, Placement, Settings};
 pub use state::{CODE_64, DATA, Refused, Selectors, UserState};

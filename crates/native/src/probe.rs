@@ -1,9 +1,11 @@
 //! What this host offers for running guest programs natively, found by trying.
 
 use crate::exit::{Exit, SystemCall};
+use crate::host;
 use crate::image::Instruction;
 use crate::mapping::Rights;
-use crate::process::{Settings, SpaceProcess};
+use crate::process::SpaceProcess;
+use crate::settings::Settings;
 use crate::state::UserState;
 use rustix::fs::MemfdFlags;
 use std::fmt;
@@ -42,9 +44,7 @@ const FSGSBASE: u64 = 2;
 /// # Errors
 /// Guest programs cannot run natively, for this reason.
 pub fn probe() -> Result<Offer, Refusal> {
-    // SAFETY: getauxval only reads what the kernel has passed to this process.
-    let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP2) };
-    if capabilities & FSGSBASE == 0 {
+    if host::auxiliary(libc::AT_HWCAP2) & FSGSBASE == 0 {
         let message = "the host's kernel does not offer FSGSBASE to programs (Linux 5.9)";
         return Err(Refusal(message.to_owned()));
     }

@@ -2,58 +2,24 @@
 
 use crate::exit::{Death, Exit};
 use crate::frame::{Frame, Report};
-use crate::image::{self, Instruction};
+use crate::host::{self, processor_time};
 use crate::kicker::{KickState, Kicker};
-use crate::layout::{self, COMMAND, COMMANDS, DEFAULT_PLACE, Layout, PAGE, announce, control};
+use crate::layout::{self, COMMAND, COMMANDS, Layout, announce, control};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
-use crate::shared_memory::{SharedPages, processor_time, sleep_on, wake};
-use crate::spawn::{self, Descriptors};
+use crate::results::read_byte;
+use crate::settings::{Facts, Placement, Settings};
+use crate::shared_memory::{SharedPages, sleep_on, wake};
+use crate::spawn;
+use crate::start::Started;
 use crate::state::{Refused, UserState};
-use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::io;
-use std::num::NonZero;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// How a process is made.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// How many PAUSE instructions each side executes while it looks for the other before it
-    /// sleeps. With one processor for both, 0 is best.
-    pub spins: u32,
-    /// Where the stub lies. It must be a multiple of a page, not within 64 GiB of the end of the
-    /// addresses of programs, where Linux puts the first stack.
-    pub place: u64,
-    /// What CPUID does.
-    pub cpuid: Instruction,
-    /// What RDTSC and RDTSCP do.
-    pub time_stamp_counter: Instruction,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            spins: 0,
-            place: DEFAULT_PLACE,
-            cpuid: Instruction::Runs,
-            time_stamp_counter: Instruction::Runs,
-        }
-    }
-}
-
-/// What the process got of what [`Settings`] asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// What CPUID does.
-    pub cpuid: Instruction,
-    /// What RDTSC and RDTSCP do.
-    pub time_stamp_counter: Instruction,
-}
 
 /// How long the monitor sleeps before it looks whether the process still lives.
 const LOOK: Duration = Duration::from_millis(100);
@@ -67,6 +33,7 @@ const KICKED_TIME: Duration = Duration::from_secs(20);
 pub struct SpaceProcess {
     layout: Layout,
     number: i32,
+    mapper: i32,
     pages: SharedPages,
     results: OwnedFd,
     ram_size: u64,
@@ -76,19 +43,14 @@ pub struct SpaceProcess {
     turn: u32,
     batch: u32,
     spins: u32,
+    placement: Placement,
+    /// The processor that both tasks were bound to last.
+    processor: Option<usize>,
     facts: Facts,
     /// Why it is gone.
     death: Option<Death>,
     /// Whether it has been reaped.
     is_reaped: bool,
-}
-
-/// The pages of the signal stack: what the kernel says a frame takes at most, and some room.
-fn stack_pages() -> u64 {
-    // SAFETY: getauxval only reads what the kernel has passed to this process.
-    let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
-    let least = if least == 0 { 12 << 10 } else { least };
-    (least + 2048).div_ceil(PAGE)
 }
 
 impl SpaceProcess {
@@ -98,48 +60,26 @@ impl SpaceProcess {
     /// # Errors
     /// The host refuses; [`crate::probe`] says why in words.
     pub fn start(ram: BorrowedFd<'_>, settings: Settings) -> io::Result<Self> {
-        let layout = Layout {
-            place: settings.place,
-            stack_pages: stack_pages(),
-        };
-        let is_placed = settings.place.is_multiple_of(PAGE)
-            && settings.place >= 1 << 20
-            && settings.place < layout::USER_END - (64 << 30);
-        if !is_placed {
-            let message = "a guest program's stub cannot be at this address";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let ram_size = rustix::fs::fstat(ram)?.st_size.cast_unsigned();
-        let shared = rustix::fs::memfd_create("guest-program", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&shared, layout.shared_size())?;
-        let size = NonZero::new(layout.shared_size() as usize).expect("pages");
-        let pages = SharedPages::map(shared.as_fd(), size)?;
-        let control = |word| layout.shared_offset(layout.control(word));
-        pages.word(control(control::GO)).store(1, Ordering::Relaxed);
-        let spins = pages.word(control(control::SPIN));
-        spins.store(settings.spins, Ordering::Relaxed);
-        let image = executable(&image::image(
-            layout,
-            settings.cpuid,
-            settings.time_stamp_counter,
-        ))?;
-        let pipe = rustix::pipe::PipeFlags::CLOEXEC;
-        let (results, written) = rustix::pipe::pipe_with(pipe)?;
-        let child = spawn::spawn(&Descriptors {
-            ram,
-            results: written.as_fd(),
-            shared: shared.as_fd(),
-            image: image.as_fd(),
-        })?;
-        drop(written);
-        let starting = Starting {
-            layout,
-            number: child.number,
-            pages,
-            results,
-            kick: KickState::new(child.descriptor),
-        };
-        starting.finish(settings, ram_size)
+        let started = Started::new(ram, settings)?;
+        Ok(Self {
+            layout: started.layout,
+            number: started.number,
+            mapper: started.mapper,
+            pages: started.pages,
+            results: started.results,
+            ram_size: started.ram_size,
+            kick: started.kick,
+            frame: started.frame,
+            queue: Queue::default(),
+            turn: 1,
+            batch: 0,
+            spins: settings.spins,
+            placement: settings.placement,
+            processor: None,
+            facts: started.facts,
+            death: None,
+            is_reaped: false,
+        })
     }
 
     /// The addresses that the guest's program cannot have.
@@ -213,6 +153,20 @@ impl SpaceProcess {
         Ok(())
     }
 
+    /// Binds the process to the processor of the calling thread, if that is what was asked for.
+    fn follow(&mut self) {
+        if self.placement == Placement::Free {
+            return;
+        }
+        let processor = host::current_processor();
+        if processor.is_some() && processor != self.processor {
+            self.processor = processor;
+            for task in [self.number, self.mapper] {
+                host::bind(task, processor.unwrap_or_default());
+            }
+        }
+    }
+
     /// Has the mapper make a batch of changes.
     fn make(&mut self, batch: &[Command]) -> Result<(), MappingError> {
         let gone = |death| MappingError {
@@ -222,6 +176,7 @@ impl SpaceProcess {
         if let Some(death) = self.death {
             return Err(gone(death));
         }
+        self.follow();
         let commands = self.layout.shared_offset(self.layout.place + COMMANDS);
         for (index, command) in batch.iter().enumerate() {
             let at = commands + index as u64 * COMMAND;
@@ -276,6 +231,7 @@ impl SpaceProcess {
                 _ => Exit::MappingFailed(error),
             });
         }
+        self.follow();
         loop {
             self.kick.begin();
             if self.kick.take() {
@@ -479,128 +435,4 @@ impl Patience {
         let used = processor_time(process).saturating_sub(self.processor_time);
         used > KICKED_PROCESSOR_TIME || self.since.elapsed() > KICKED_TIME
     }
-}
-
-/// A process whose first signal has not come yet.
-struct Starting {
-    layout: Layout,
-    number: i32,
-    pages: SharedPages,
-    results: OwnedFd,
-    kick: Arc<KickState>,
-}
-
-impl Starting {
-    /// Waits for the first signal.
-    fn finish(self, settings: Settings, ram_size: u64) -> io::Result<SpaceProcess> {
-        let found = self.wait().and_then(|()| {
-            let found = Frame::find(self.layout, &self.pages);
-            found.map_err(|error| io::Error::other(format!("guest programs on this host: {error}")))
-        });
-        let frame = match found {
-            Ok(frame) => frame,
-            Err(error) => {
-                let _ = pidfd_send_signal(&self.kick.process, Signal::KILL);
-                let _ = spawn::reap(&self.kick.process);
-                return Err(error);
-            }
-        };
-        let achieved = |asked: Instruction, word: u64| {
-            let result = self
-                .pages
-                .get(self.layout.shared_offset(self.layout.announce(word)));
-            if result == 0 {
-                asked
-            } else {
-                Instruction::Runs
-            }
-        };
-        let facts = Facts {
-            cpuid: achieved(settings.cpuid, announce::CPUID_RESULT),
-            time_stamp_counter: achieved(settings.time_stamp_counter, announce::TSC_RESULT),
-        };
-        Ok(SpaceProcess {
-            layout: self.layout,
-            number: self.number,
-            pages: self.pages,
-            results: self.results,
-            ram_size,
-            kick: self.kick,
-            frame,
-            queue: Queue::default(),
-            turn: 1,
-            batch: 0,
-            spins: settings.spins,
-            facts,
-            death: None,
-            is_reaped: false,
-        })
-    }
-
-    fn wait(&self) -> io::Result<()> {
-        let monitor_sleeps = self.layout.control(control::MONITOR_SLEEPS);
-        let monitor_sleeps = self.pages.word(self.layout.shared_offset(monitor_sleeps));
-        monitor_sleeps.store(1, Ordering::SeqCst);
-        let done = self
-            .layout
-            .shared_offset(self.layout.announce(announce::DONE));
-        let done = self.pages.word(done);
-        loop {
-            if done.load(Ordering::SeqCst) == 1 {
-                break;
-            }
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            let ended = waitid(WaitId::PidFd(self.kick.process.as_fd()), options)?;
-            if let Some(status) = ended {
-                return Err(self.failure(status.terminating_signal()));
-            }
-            sleep_on(done, 0, Duration::from_millis(10));
-        }
-        monitor_sleeps.store(0, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Why the process has ended before its first signal: the stub's two bytes, or a signal.
-    fn failure(&self, signal: Option<i32>) -> io::Error {
-        if let Some(signal) = signal {
-            let message = format!("a guest program's process was killed by signal {signal}");
-            return io::Error::other(message);
-        }
-        let (error, number) = (read_byte(&self.results), read_byte(&self.results));
-        match (error, number) {
-            (Ok(Some(error)), Ok(Some(number))) => {
-                let error = io::Error::from_raw_os_error(error.into());
-                let message = format!("a guest program's process, at its step {number}: {error}");
-                io::Error::new(error.kind(), message)
-            }
-            _ => io::Error::other("a guest program's process has ended itself"),
-        }
-    }
-}
-
-/// The next byte of the pipe, or nothing if no process has its other end.
-fn read_byte(results: &OwnedFd) -> io::Result<Option<u8>> {
-    let mut byte = [0];
-    loop {
-        match rustix::io::read(results, &mut byte) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return Ok(Some(byte[0])),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// A file in memory that can be executed.
-fn executable(contents: &[u8]) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC;
-    // Kernels before 6.3 know no MFD_EXEC; later ones may be set to require it.
-    let file = rustix::fs::memfd_create("guest-program", flags | MemfdFlags::EXEC)
-        .or_else(|_| rustix::fs::memfd_create("guest-program", flags))?;
-    let mut rest = contents;
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest)?;
-        rest = &rest[written..];
-    }
-    Ok(file)
 }

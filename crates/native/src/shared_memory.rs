@@ -108,23 +108,3 @@ pub fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE uses only the word's address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
-
-/// The processor time that a process has used, as far as the kernel says.
-pub fn processor_time(process: i32) -> Duration {
-    let mut clock = 0;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: both calls write to what they are given, which lives through them.
-    let result = unsafe {
-        match libc::clock_getcpuclockid(process, &raw mut clock) {
-            0 => libc::clock_gettime(clock, &raw mut time),
-            error => error,
-        }
-    };
-    if result != 0 {
-        return Duration::ZERO;
-    }
-    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
-}

@@ -59,7 +59,7 @@ global_asm!(
     "mov eax, 56",
     "mov rdi, [r12 + 8]",
     "xor esi, esi",
-    "xor edx, edx",
+    "mov rdx, [r12 + 24]",
     "mov r10, [r12 + 32]",
     "xor r8d, r8d",
     "syscall",
