@@ -11,11 +11,35 @@ use crate::blocks::packed_tables::PackedTables;
 use crate::policy::mode::Modes;
 use crate::stored::StoredTranslations;
 use crate::stored::candidate::{Facts, helpers_of};
-use crate::stored::file::contents_hash;
 use crate::stored::records::{BlockRecord, LinkRecord};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
+
+/// A physical page for which blocks are taken, and where control has come to it.
+struct PageToBring {
+    number: u64,
+    offset: u16,
+    contents: [u8; PAGE_SIZE as usize],
+    bringing: Box<Bringing>,
+}
+
+impl PageToBring {
+    /// Whether a stored page may have the block to which control has come.
+    fn may_have(&self, candidate: usize) -> bool {
+        let entry = self.bringing.stored().entry(candidate);
+        entry.is_some_and(|entry| entry.may_begin_at(self.offset))
+    }
+}
+
+/// What must be among the blocks of a stored page, so that they are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Any block.
+    Any,
+    /// A block at the offset to which control has come.
+    AtOffset,
+}
 
 impl Engine {
     /// Takes blocks from stored translations from now on where their guest code is in memory.
@@ -61,66 +85,120 @@ impl Engine {
         bringing.is_some_and(|bringing| bringing.looks_for(physical_page))
     }
 
-    /// Takes the blocks of a physical page from stored translations, if there are any. Returns
-    /// whether there are new blocks.
+    /// Takes blocks of a physical page from stored translations because control has come to this
+    /// physical address, and [`Engine::looks_for_stored`] has returned true. Returns whether there
+    /// are new blocks.
     ///
     /// The lines of their code are marked in `memory` here. The caller must ensure that stores to
     /// the page are tested before guest code runs again.
-    pub fn bring_stored(&mut self, physical_page: u64, memory: &mut GuestMemory) -> bool {
-        // While blocks of this engine are examined for room, none is placed.
-        if self.eviction.is_some() {
-            return false;
-        }
-        let Some(mut bringing) = self.bringing.take() else {
+    pub fn bring_stored(&mut self, physical: u64, memory: &mut GuestMemory) -> bool {
+        let Some(mut page) = self.page_to_bring(physical, memory) else {
             return false;
         };
-        let mut contents = [0; PAGE_SIZE as usize];
-        if !memory.read(PhysicalAddress(physical_page * PAGE_SIZE), &mut contents) {
-            self.bringing = Some(bringing);
-            return false;
-        }
-        let stored = bringing.stored();
-        let alike = stored.pages_with(contents_hash(&contents));
-        let candidates: Vec<usize> = alike.chain(stored.pages_at(physical_page)).collect();
-        let is_found = candidates.into_iter().any(|page| {
-            bringing.ahead.is_sound(page)
-                && self.bring_page(page, physical_page, &contents, &mut bringing, memory)
-        });
-        self.bringing = Some(bringing);
+        let number = page.number;
+        page.bringing.find_candidates(number, &page.contents);
+        // Where blocks were taken before, one that is missing is [asked for](Self::bring_missing).
+        let is_new = page.bringing.taken(number).is_empty();
+        let is_found = is_new && {
+            let left = page.bringing.left(number).to_vec();
+            let (likely, others): (Vec<_>, Vec<_>) = (left.iter().map(|left| left.page))
+                .partition(|&candidate| page.may_have(candidate));
+            let mut candidates = likely.into_iter().chain(others);
+            candidates.any(|candidate| self.bring_page(candidate, Wanted::Any, &mut page, memory))
+        };
+        self.bringing = Some(page.bringing);
         is_found
     }
 
-    /// Takes those blocks of a stored page whose guest code is at the physical page. Returns
-    /// whether there are any.
-    fn bring_page(
-        &mut self,
-        page: usize,
-        physical_page: u64,
-        contents: &[u8],
-        bringing: &mut Bringing,
-        memory: &mut GuestMemory,
-    ) -> bool {
-        // The record borrows the store, which nothing changes while blocks are taken.
-        let stored = bringing.ahead.share();
-        let Some(record) = stored.record(page) else {
+    /// Whether more blocks of a physical page may be stored than were taken.
+    pub fn has_more_stored(&self, physical_page: u64) -> bool {
+        let bringing = self.bringing.as_deref();
+        bringing.is_some_and(|bringing| !bringing.left(physical_page).is_empty())
+    }
+
+    /// Takes more blocks from stored translations because no block was found at this physical
+    /// address. Returns whether there are new blocks; then the caller must do as after
+    /// [`Engine::bring_stored`], and there may be more to take.
+    pub fn bring_missing(&mut self, physical: u64, memory: &mut GuestMemory) -> bool {
+        let Some(mut page) = self.page_to_bring(physical, memory) else {
             return false;
         };
-        let mut count = 0;
-        for block in &record.blocks {
+        let left = page.bringing.left(page.number).iter();
+        let likely: Vec<usize> = (left.map(|left| left.page))
+            .filter(|&candidate| page.may_have(candidate))
+            .collect();
+        let is_found = likely.into_iter().any(|candidate| {
+            let is_found = self.bring_page(candidate, Wanted::AtOffset, &mut page, memory);
+            if !is_found {
+                page.bringing.note_vain(page.number, candidate);
+            }
+            is_found
+        });
+        self.bringing = Some(page.bringing);
+        is_found
+    }
+
+    /// The physical page of an address, if blocks can be taken for it now. The caller must put
+    /// [`Engine::bringing`] back.
+    fn page_to_bring(&mut self, physical: u64, memory: &GuestMemory) -> Option<PageToBring> {
+        // While blocks of this engine are examined for room, none is placed.
+        if self.eviction.is_some() {
+            return None;
+        }
+        let number = physical / PAGE_SIZE;
+        let mut contents = [0; PAGE_SIZE as usize];
+        if !memory.read(PhysicalAddress(number * PAGE_SIZE), &mut contents) {
+            return None;
+        }
+        Some(PageToBring {
+            number,
+            offset: (physical % PAGE_SIZE) as u16,
+            contents,
+            bringing: self.bringing.take()?,
+        })
+    }
+
+    /// Takes those blocks of a stored page whose guest code is at the physical page, if what is
+    /// wanted is among them. Returns whether there are any.
+    fn bring_page(
+        &mut self,
+        candidate: usize,
+        wanted: Wanted,
+        page: &mut PageToBring,
+        memory: &mut GuestMemory,
+    ) -> bool {
+        if !page.bringing.ahead.is_sound(candidate) {
+            return false;
+        }
+        // The record borrows the store, which nothing changes while blocks are taken.
+        let stored = page.bringing.ahead.share();
+        let Some(record) = stored.record(candidate) else {
+            return false;
+        };
+        let is_there = |block: &BlockRecord<'_>| {
             let at = usize::from(block.offset);
-            let is_there = contents.get(at..at + block.guest.len()) == Some(block.guest);
-            if is_there && self.bring_block(block, physical_page, bringing, memory) {
+            page.contents.get(at..at + block.guest.len()) == Some(block.guest)
+        };
+        if wanted == Wanted::AtOffset {
+            let mut blocks = record.blocks.iter();
+            if !blocks.any(|block| block.offset == page.offset && is_there(block)) {
+                return false;
+            }
+        }
+        let mut count = 0;
+        for block in record.blocks.iter().filter(|block| is_there(block)) {
+            if self.bring_block(block, page.number, &mut page.bringing, memory) {
                 count += 1;
             }
         }
         if count == 0 {
             return false;
         }
-        self.link_pages.adopt(physical_page, &record.link_pages);
+        self.link_pages.adopt(page.number, &record.link_pages);
         for link in &record.links {
             self.bring_link(link);
         }
-        bringing.note_taken(physical_page, page);
+        page.bringing.note_taken(page.number, candidate);
         self.counts.brought += count;
         true
     }

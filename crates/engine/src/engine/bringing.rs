@@ -5,13 +5,16 @@ use crate::abi::packed_sites::PackedSites;
 use crate::stored::StoredTranslations;
 use crate::stored::ahead::Ahead;
 use crate::stored::candidate::Facts;
+use crate::stored::file::contents_hash;
 use rustc_hash::FxHashMap;
 
 /// Stored translations that an engine uses, and what it has taken from them.
 pub(super) struct Bringing {
     pub(super) ahead: Ahead,
-    /// For each physical page for which blocks were taken: the stored page that they are from.
-    taken: FxHashMap<u64, usize>,
+    /// For each physical page for which blocks were taken: the stored pages that they are from.
+    taken: FxHashMap<u64, Vec<usize>>,
+    /// For each physical page: stored pages from which nothing was taken yet.
+    left: FxHashMap<u64, Vec<Left>>,
     /// A bit for each physical page that was looked for since its code was last written.
     looked_for: Vec<u64>,
     /// How often pages were looked for again.
@@ -21,6 +24,20 @@ pub(super) struct Bringing {
     /// Room for the slots of one block, with the offsets of their stubs.
     pub(super) room: Vec<(u32, u32)>,
 }
+
+/// A stored page that may have more blocks of a physical page.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub(super) page: usize,
+    /// How often it was read in vain.
+    vain: u8,
+}
+
+/// How often a stored page is read in vain.
+const MOST_VAIN: u8 = 4;
+
+/// The most stored pages that are considered for one physical page.
+const MOST_CANDIDATES: usize = 16;
 
 /// The greatest number of a physical page that is looked for.
 const LAST_PAGE: u64 = 1 << 28;
@@ -44,6 +61,7 @@ impl Bringing {
         Self {
             ahead: Ahead::start(stored, facts),
             taken: FxHashMap::default(),
+            left: FxHashMap::default(),
             looked_for: Vec::new(),
             again: FxHashMap::default(),
             slots: Default::default(),
@@ -55,14 +73,56 @@ impl Bringing {
         self.ahead.stored()
     }
 
-    /// For each physical page for which blocks were taken: the stored page that they are from.
-    pub(super) fn taken(&self) -> &FxHashMap<u64, usize> {
-        &self.taken
+    /// The stored pages from which blocks were taken for a physical page.
+    pub(super) fn taken(&self, physical_page: u64) -> &[usize] {
+        self.taken.get(&physical_page).map_or(&[], Vec::as_slice)
+    }
+
+    /// All stored pages from which blocks were taken.
+    pub(super) fn all_taken(&self) -> impl Iterator<Item = usize> {
+        self.taken.values().flatten().copied()
     }
 
     /// Notes that blocks of a stored page were taken for a physical page.
     pub(super) fn note_taken(&mut self, physical_page: u64, page: usize) {
-        self.taken.insert(physical_page, page);
+        let taken = self.taken.entry(physical_page).or_default();
+        if !taken.contains(&page) {
+            taken.push(page);
+        }
+        if let Some(left) = self.left.get_mut(&physical_page) {
+            left.retain(|left| left.page != page);
+        }
+    }
+
+    /// Finds the stored pages that may have blocks of a physical page with these contents: first
+    /// those that were made from the same contents, in the order of their runs.
+    pub(super) fn find_candidates(&mut self, physical_page: u64, contents: &[u8]) {
+        let stored = self.ahead.stored();
+        let alike = stored.pages_with(contents_hash(contents));
+        let mut found: Vec<Left> = Vec::new();
+        for page in alike.chain(stored.pages_at(physical_page)) {
+            if found.len() == MOST_CANDIDATES {
+                break;
+            }
+            if found.iter().all(|left| left.page != page) {
+                found.push(Left { page, vain: 0 });
+            }
+        }
+        self.left.insert(physical_page, found);
+    }
+
+    /// The stored pages that may have more blocks of a physical page.
+    pub(super) fn left(&self, physical_page: u64) -> &[Left] {
+        self.left.get(&physical_page).map_or(&[], Vec::as_slice)
+    }
+
+    /// Notes that a stored page was read in vain for a physical page.
+    pub(super) fn note_vain(&mut self, physical_page: u64, page: usize) {
+        if let Some(left) = self.left.get_mut(&physical_page) {
+            let of_page = left.iter_mut().filter(|left| left.page == page);
+            of_page.for_each(|left| left.vain += 1);
+            left.retain(|left| left.vain < MOST_VAIN);
+        }
     }
 
     /// Whether the caller must look for a physical page: true once, and again after

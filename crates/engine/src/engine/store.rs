@@ -17,6 +17,8 @@ use tollgate_x86::address::PAGE_SIZE;
 
 /// With more blocks of a page for other contents, none of them is described again.
 const MOST_EARLIER: usize = 256;
+/// The most records of a physical page. Later runs add to the last one.
+const MOST_RECORDS: usize = 8;
 
 /// A block while its page is described.
 struct Described<'a> {
@@ -56,7 +58,7 @@ impl Engine {
         }
         if let Some(bringing) = &self.bringing {
             let mut is_here = vec![false; bringing.stored().page_count()];
-            (bringing.taken().values()).for_each(|&page| is_here[page] = true);
+            (bringing.all_taken()).for_each(|page| is_here[page] = true);
             // What is not signed must not be signed now without a check.
             let is_left = |page: &usize| !is_here[*page] && bringing.stored().is_signed();
             for page in (0..is_here.len()).filter(is_left) {
@@ -128,8 +130,39 @@ impl Engine {
         if known.is_empty() {
             return;
         }
-        let mut links: Vec<LinkRecord> = Vec::new();
+        let earlier = self.earlier_records(physical_page);
+        let mut record_of: FxHashMap<u32, usize> = FxHashMap::default();
+        for (index, record) in earlier.iter().enumerate().rev() {
+            record_of.extend(record.blocks.iter().map(|block| (block.number, index)));
+        }
+        // What this run has translated comes into a record of its own.
+        let newest = earlier.len().min(MOST_RECORDS - 1);
+        let count = earlier.len().max(newest + 1);
+        let mut records: Vec<Vec<&Described<'_>>> = vec![Vec::new(); count];
         for block in &known {
+            let record = record_of.get(&block.id.0).copied();
+            records[record.unwrap_or(newest)].push(block);
+        }
+        let mut earlier = earlier.into_iter();
+        for blocks in &records {
+            let mut record = earlier.next().unwrap_or_default();
+            let is_gone = |block: &BlockRecord<'_>| self.block(BlockId(block.number)).is_none();
+            record.blocks.retain(is_gone);
+            if record.blocks.len() > MOST_EARLIER {
+                record = PageRecord::default();
+            }
+            self.add_blocks(&mut record, blocks);
+            if !record.blocks.is_empty() {
+                record.link_pages = self.link_pages.of(physical_page).collect();
+                writer.add(physical_page, contents_hash(contents), &record);
+            }
+        }
+    }
+
+    /// Adds blocks of this engine to a record, before those that it has, and their links.
+    fn add_blocks<'a>(&self, record: &mut PageRecord<'a>, known: &[&'a Described<'_>]) {
+        let links = &mut record.links;
+        for block in known {
             let id = block.id;
             links.extend(self.links_of(id).map(|(site, to)| LinkRecord {
                 from: id.0,
@@ -142,8 +175,6 @@ impl Engine {
                 to: id.0,
             }));
         }
-        let earlier = self.earlier_record(physical_page);
-        links.extend(&earlier.links);
         links.sort_unstable_by_key(|link| (link.from, link.site, link.to));
         links.dedup();
         let blocks = known.iter().map(|it| {
@@ -161,29 +192,19 @@ impl Engine {
                 helpers: it.helpers.clone(),
             }
         });
-        let page = PageRecord {
-            link_pages: self.link_pages.of(physical_page).collect(),
-            blocks: blocks.chain(earlier.blocks).collect(),
-            links,
-        };
-        writer.add(physical_page, contents_hash(contents), &page);
+        record.blocks.splice(..0, blocks);
     }
 
-    /// What an earlier description has of the page from which blocks were taken for a physical page,
-    /// without the blocks that live: those that stand for other contents of the page.
-    fn earlier_record(&self, physical_page: u64) -> PageRecord<'_> {
-        let bringing = self.bringing.as_deref();
-        let record = bringing.and_then(|bringing| {
-            let page = *bringing.taken().get(&physical_page)?;
-            bringing.stored().record(page)
-        });
-        let mut record = record.unwrap_or_default();
-        let is_gone = |block: &BlockRecord<'_>| self.block(BlockId(block.number)).is_none();
-        record.blocks.retain(is_gone);
-        if record.blocks.len() > MOST_EARLIER {
-            return PageRecord::default();
-        }
-        record
+    /// What an earlier description has of the pages from which blocks were taken for a physical
+    /// page: also blocks that stand for other contents of the page.
+    fn earlier_records(&self, physical_page: u64) -> Vec<PageRecord<'_>> {
+        let Some(bringing) = self.bringing.as_deref() else {
+            return Vec::new();
+        };
+        let taken = bringing.taken(physical_page).iter();
+        taken
+            .filter_map(|&page| bringing.stored().record(page))
+            .collect()
     }
 
     /// Whether indirect branches find a block.

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 /// The first bytes of every description.
 const MAGIC: [u8; 16] = *b"\x89tollgate code\r\n";
 /// The version of the layout. Another one is refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The size of the header in bytes.
 const HEADER_BYTES: usize = 64;
 /// The most modes that a description may have.
@@ -170,6 +170,11 @@ impl StoredTranslations {
         &self.index
     }
 
+    /// What the index says of a page; `None` if there is no such page.
+    pub fn entry(&self, page: usize) -> Option<&PageEntry> {
+        self.index.pages.get(page)
+    }
+
     /// The number of pages.
     pub fn page_count(&self) -> usize {
         self.index.pages.len()
@@ -256,29 +261,35 @@ impl Writer {
         let Ok(bytes) = postcard::to_allocvec(record) else {
             return;
         };
-        self.add_bytes(physical_page, contents, &bytes);
+        let entry = PageEntry {
+            physical_page,
+            contents,
+            begins: record.begins(),
+            ..PageEntry::default()
+        };
+        self.add_bytes(&entry, &bytes);
     }
 
     /// Adds a page of other stored translations as it is.
     pub fn copy(&mut self, from: &StoredTranslations, page: usize) {
         if let Some(entry) = from.index.pages.get(page) {
             let bytes = from.record_bytes(page);
-            self.add_bytes(entry.physical_page, entry.contents, bytes);
+            self.add_bytes(entry, bytes);
         }
     }
 
-    /// Adds a page whose record consists of these bytes.
-    pub fn add_bytes(&mut self, physical_page: u64, contents: u64, bytes: &[u8]) {
+    /// Adds a page whose record consists of these bytes. What `entry` says of the page is right;
+    /// what it says of the record is replaced.
+    pub fn add_bytes(&mut self, entry: &PageEntry, bytes: &[u8]) {
         let Ok(length) = u32::try_from(bytes.len()) else {
             return;
         };
         self.pages.push(PageEntry {
-            physical_page,
-            contents,
             offset: self.records.len() as u64,
             length,
             checksum: crc32fast::hash(bytes),
             tag: self.key.map_or(0, |key| key.tag(bytes)),
+            ..*entry
         });
         self.records.extend_from_slice(bytes);
     }

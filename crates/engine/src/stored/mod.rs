@@ -12,7 +12,9 @@
 //! ```
 //!
 //! A page is read when control first reaches it, all its blocks at once with the links between
-//! them. So what a run does not need costs nothing, and what it needs costs few exits.
+//! them. So what a run does not need costs nothing, and what it needs costs few exits. What a later
+//! run translates of the same page is a further page of the description, which is read where a
+//! block is missing: a short command does not take what only a long one runs.
 //!
 //! - *Which page?* The physical page of the same number, or else one with the same contents. A
 //!   block is used only if its guest bytes are in memory, all of them, so a wrong guess costs time

@@ -20,12 +20,14 @@ pub struct Index {
 }
 
 /// A page in the index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PageEntry {
     /// The number of the physical page that the code was in.
     pub physical_page: u64,
     /// A hash of the page's contents.
     pub contents: u64,
+    /// A bit for each 64 bytes of the page in which blocks of the record begin.
+    pub begins: u64,
     /// Where the page's record begins, in bytes from the end of the index.
     pub offset: u64,
     /// The length of the record in bytes.
@@ -36,7 +38,8 @@ pub struct PageEntry {
     pub tag: u128,
 }
 
-/// The blocks of one physical page.
+/// Blocks of one physical page: those that one run has translated. What another run needed in
+/// addition is in a record of its own, so that a run takes little that only others need.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PageRecord<'a> {
     /// The link pages of the page's relocatable code.
@@ -46,6 +49,26 @@ pub struct PageRecord<'a> {
     pub blocks: Vec<BlockRecord<'a>>,
     /// Links of which at least one end is in this page.
     pub links: Vec<LinkRecord>,
+}
+
+impl PageEntry {
+    /// Whether a block of the record may begin at an offset of the page.
+    pub fn may_begin_at(&self, offset: u16) -> bool {
+        self.begins & begins_at(offset) != 0
+    }
+}
+
+/// The bit of [`PageEntry::begins`] for an offset of a page.
+fn begins_at(offset: u16) -> u64 {
+    1 << (offset / 64 % 64)
+}
+
+impl PageRecord<'_> {
+    /// The value of [`PageEntry::begins`].
+    pub fn begins(&self) -> u64 {
+        let bits = self.blocks.iter().map(|block| begins_at(block.offset));
+        bits.fold(0, |all, bit| all | bit)
+    }
 }
 
 /// One block. Blocks with code for which a signal handler stands in, which are few, are not stored:

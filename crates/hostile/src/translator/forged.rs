@@ -91,8 +91,7 @@ pub fn run(data: &[u8]) {
             .iter()
             .filter(of_record)
             .for_each(|edit| edit.change(&mut record));
-        let entry = index.pages[page];
-        writer.add_bytes(entry.physical_page, entry.contents, &record);
+        writer.add_bytes(&index.pages[page], &record);
     }
     for edit in edits.iter().filter(|edit| edit.record == u8::MAX) {
         match edit.what % 4 {

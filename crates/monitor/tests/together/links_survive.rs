@@ -283,6 +283,57 @@ fn functions_that_were_written_are_not_brought_back() {
     }
 }
 
+/// The translations that a second run has made are taken only by runs that need them too.
+#[test]
+fn stored_translations_of_other_runs_wait_until_they_are_needed() {
+    const ELSEWHERE: u64 = 0x800;
+    let with_code = |stored: Option<Vec<u8>>| {
+        let mut vcpu = prepared();
+        vcpu.change_settings(|settings| settings.anchors = false);
+        let memory = vcpu.memory_mut();
+        // add r8d,7; out 0xf4,al
+        let code = [0x41, 0x83, 0xc0, 7, 0xe6, 0xf4];
+        memory.write(PhysicalAddress(PROGRAM + ELSEWHERE), &code);
+        map(memory, 0, PLACES[1], &[PROGRAM, FUNCTIONS[0]]);
+        if let Some(stored) = stored {
+            let stored = StoredTranslations::open(Box::new(stored), 1, None).unwrap();
+            assert!(vcpu.use_stored_translations(stored));
+        }
+        vcpu
+    };
+    let go_elsewhere = |vcpu: &mut Computer<Bench>| {
+        let before = vcpu.state().gpr[8];
+        start(vcpu, PLACES[1] + ELSEWHERE);
+        assert_eq!(vcpu.state().gpr[8], before + 7);
+    };
+    let store = |vcpu: &Computer<Bench>| vcpu.store_translations(1, None).expect("there is room");
+    let mut first = with_code(None);
+    run(&mut first, PLACES[1], 0);
+    let mut second = with_code(Some(store(&first)));
+    run(&mut second, PLACES[1], 0);
+    let of_program = second.counts().engine;
+    assert!(of_program.brought > 4, "{of_program:?}");
+    go_elsewhere(&mut second);
+    let of_both = second.counts().engine;
+    assert_eq!(of_both.brought, of_program.brought);
+    assert!(of_both.translations > of_program.translations);
+    let mut third = with_code(Some(store(&second)));
+    run(&mut third, PLACES[1], 0);
+    let before = third.counts().engine;
+    assert_eq!(before.translations, of_program.translations, "{before:?}");
+    go_elsewhere(&mut third);
+    let after = third.counts().engine;
+    assert!(after.brought > before.brought, "{before:?} {after:?}");
+    assert_eq!(after.translations, before.translations);
+    // A run that begins elsewhere takes what the second one has made, and nothing else.
+    let mut fourth = with_code(Some(store(&third)));
+    go_elsewhere(&mut fourth);
+    let least = fourth.counts().engine;
+    assert!(least.brought < before.brought, "{least:?} {before:?}");
+    assert_eq!(least.translations, 0);
+    run(&mut fourth, PLACES[1], 0);
+}
+
 /// A program at another address, whose code is in other physical pages, takes the translations of an
 /// earlier one, with the links between its pages.
 #[test]

@@ -23,7 +23,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
-        self.processor().bring_stored(place.physical >> 12);
+        self.processor().bring_stored(place.physical);
         let by = match self.runner.link {
             PendingLink::From {
                 block,
@@ -47,6 +47,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                     ..with_next
                 };
             }
+            found = self.runner.engine.find(&place, mode);
+        }
+        while found.is_none() && self.processor().bring_missing(place.physical) {
             found = self.runner.engine.find(&place, mode);
         }
         let block = match found {
@@ -89,14 +92,27 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl Processor<'_> {
-    /// Takes the blocks of a physical page from stored translations, if there are any.
-    fn bring_stored(&mut self, page: u64) {
+    /// Takes blocks of a physical page from stored translations, if there are any, where control
+    /// first comes to the page.
+    fn bring_stored(&mut self, physical: u64) {
         let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
-        if engine.looks_for_stored(page)
-            && (self.ledger).translate(|| engine.bring_stored(page, memory))
+        if engine.looks_for_stored(physical >> 12)
+            && (self.ledger).translate(|| engine.bring_stored(physical, memory))
         {
-            self.view.watch_for_code(page);
+            self.view.watch_for_code(physical >> 12);
         }
+    }
+
+    /// Takes more blocks from stored translations, if there are any for this place. Returns whether
+    /// there are.
+    fn bring_missing(&mut self, physical: u64) -> bool {
+        let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
+        let is_found = engine.has_more_stored(physical >> 12)
+            && (self.ledger).translate(|| engine.bring_missing(physical, memory));
+        if is_found {
+            self.view.watch_for_code(physical >> 12);
+        }
+        is_found
     }
 
     /// Makes the inactive block at a place active again, or translates it. If that stops, the rest
