@@ -87,12 +87,13 @@ impl GuestMemory {
     ///
     /// The host's error; parts of RAM may have the present contents then.
     pub fn put_back(&mut self) -> io::Result<Option<u64>> {
-        let mut pages = Vec::new();
-        let was_restored = (self.0.ram)
-            .compare_with_saved(|address, before| pages.push((address, Box::new(*before))))?;
-        for (address, before) in &pages {
-            self.write(*address, &before[..]);
-        }
-        Ok(was_restored.then_some(pages.len() as u64))
+        let mut pages = 0;
+        // Pages are compared one after the other, and a page is written when its comparison is over.
+        let mut memory = self.clone();
+        let was_restored = (self.0.ram).compare_with_saved(|address, before| {
+            pages += 1;
+            memory.write(address, before);
+        })?;
+        Ok(was_restored.then_some(pages))
     }
 }
