@@ -8,7 +8,7 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use tollgate_engine::stored::StoredTranslations;
+pub use tollgate_engine::stored::StoredTranslations;
 use tollgate_engine::stored::file::Unusable;
 pub use tollgate_engine::stored::key::Key;
 

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 use tollgate_machine::snapshot::SnapshotFile;
-use tollgate_machine::translations as stored;
+use tollgate_machine::translations::{self as stored, StoredTranslations};
 
 pub use arguments::CacheArguments;
 use arguments::{Action, ClearArguments, Kind, ListArguments};
@@ -105,14 +105,17 @@ fn blocks_in(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|error| of_file(&error))?;
     let stored = stored::open_any(&file, signing_key()).map_err(|error| of_file(&error))?;
     if !stored.is_signed() {
-        return Err(of_file(
-            &"it was not written by a run of this user on this host",
-        ));
+        return Err(of_file(&translations::NOT_SIGNED));
     }
+    read_all(&stored).map_err(|why| of_file(&why))
+}
+
+/// Reads all translations, and says how many there are or what is damaged.
+pub fn read_all(stored: &StoredTranslations) -> Result<String, String> {
     let mut blocks = 0;
     for page in 0..stored.page_count() {
         let record = stored.record(page);
-        let record = record.ok_or_else(|| of_file(&format!("its page {page} is damaged")))?;
+        let record = record.ok_or_else(|| format!("its page {page} is damaged"))?;
         blocks += record.blocks.len();
     }
     Ok(format!("{blocks} blocks of {} pages", stored.page_count()))

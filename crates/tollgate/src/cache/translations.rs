@@ -5,13 +5,14 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use tollgate_disk::NewFile;
+use tollgate_host_facts::file_words::reading;
 use tollgate_machine::config::VmConfig;
-use tollgate_machine::translations::{self, Identity, Key};
+use tollgate_machine::translations::{self, Identity, Key, StoredTranslations};
 use tollgate_machine::vm::Vm;
 
 use super::folders;
@@ -19,6 +20,8 @@ use super::signing_key::signing_key;
 use crate::failure::Failure;
 use crate::files::open_private;
 
+/// Why a file of translations is refused that has no signature of this user.
+pub const NOT_SIGNED: &str = "it was not written by a run of this user on this host";
 /// The end of the name of a file with translations.
 pub const SUFFIX: &str = ".translations";
 /// How many such files are kept.
@@ -61,6 +64,8 @@ pub fn folder(flag: &Path) -> Result<Option<PathBuf>, Failure> {
 /// The place of the translations for one kind of guest.
 pub struct Translations {
     path: PathBuf,
+    /// The snapshot that the guest continues from, if its translations are next to it.
+    snapshot: Option<PathBuf>,
     identity: Identity,
     key: Key,
     /// Translations must pass the verifier, even if they are signed.
@@ -78,8 +83,22 @@ impl Translations {
             Begin::Warm => "warm",
         };
         let name = format!("{guest:016x}-{begin}{SUFFIX}");
+        Self::at(folder.join(name), config)
+    }
+
+    /// The place next to a snapshot for machines that continue from it.
+    pub fn next_to(snapshot: &Path, config: &VmConfig) -> Option<Self> {
+        let place = Self::at(of_snapshot(snapshot), config)?;
         Some(Self {
-            path: folder.join(name),
+            snapshot: Some(snapshot.into()),
+            ..place
+        })
+    }
+
+    fn at(path: PathBuf, config: &VmConfig) -> Option<Self> {
+        Some(Self {
+            path,
+            snapshot: None,
             identity: Identity::of(config, folders::build_stamp()?),
             key: signing_key()?,
             verifies: config.verify_code,
@@ -116,14 +135,52 @@ impl Translations {
         if counts.translated < FEWEST.max(counts.taken / PART) || is_usual {
             return;
         }
+        // The snapshot of forks has no name any more.
+        if (self.snapshot.as_ref()).is_some_and(|snapshot| !snapshot.exists()) {
+            return;
+        }
         let bytes = vm.store_translations(self.identity, Some(self.key));
         let Some(bytes) = bytes.filter(|bytes| bytes.len() <= MOST_BYTES) else {
             return;
         };
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        folders::remove_oldest(folder, SUFFIX, MOST_FILES - 1);
+        // A snapshot's folder has other files of the user.
+        if self.snapshot.is_none() {
+            let folder = self.path.parent().unwrap_or(Path::new("/"));
+            folders::remove_oldest(folder, SUFFIX, MOST_FILES - 1);
+        }
         // Without the file the next guest is translated.
         let _ = write(&self.path, &bytes);
+    }
+}
+
+/// The file next to a snapshot for the translations of machines that continue from it.
+pub fn of_snapshot(snapshot: &Path) -> PathBuf {
+    let mut name = snapshot.as_os_str().to_owned();
+    name.push(SUFFIX);
+    name.into()
+}
+
+/// Opens the translations next to a snapshot of a machine with this configuration. `None` if there
+/// are none.
+///
+/// # Errors
+/// One line says why they cannot be used.
+pub fn open_of_snapshot(
+    config: &VmConfig,
+    snapshot: &Path,
+) -> Result<Option<StoredTranslations>, String> {
+    let file = match open_private(&of_snapshot(snapshot)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(reading(&error)),
+    };
+    let (Some(build), Some(key)) = (folders::build_stamp(), signing_key()) else {
+        return Err("you have no folder for the key that translations are signed with".into());
+    };
+    match translations::open(&file, Identity::of(config, build), Some(key)) {
+        Ok(stored) if stored.is_signed() => Ok(Some(stored)),
+        Ok(_) => Err(NOT_SIGNED.into()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -67,7 +67,8 @@ pub struct MachineArguments {
     ///
     /// A guest that runs the same code as an earlier one takes its translations from there. Without
     /// this flag exec uses $XDG_CACHE_HOME/tollgate/translations or
-    /// ~/.cache/tollgate/translations, and run keeps nothing.
+    /// ~/.cache/tollgate/translations, run --restore FILE uses FILE.translations, and run
+    /// without --restore keeps nothing.
     #[arg(long, value_name = "DIR|off", verbatim_doc_comment)]
     pub translation_cache: Option<PathBuf>,
 }

@@ -81,11 +81,15 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         }
         None => build(&config, &outputs, &handle)?,
     };
-    let translations = match &arguments.machine.translation_cache {
-        Some(flag) => translations::folder(flag)?,
-        None => None,
+    let translations = match (
+        &arguments.machine.translation_cache,
+        &arguments.boot.restore,
+    ) {
+        (Some(flag), _) => translations::folder(flag)?
+            .and_then(|folder| translations_of(arguments, &config, &folder)),
+        (None, Some(snapshot)) => Translations::next_to(snapshot, &config),
+        (None, None) => None,
     };
-    let translations = translations.and_then(|folder| translations_of(arguments, &config, &folder));
     if let Some(translations) = &translations {
         translations.lend(&mut vm);
     }

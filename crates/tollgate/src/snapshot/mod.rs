@@ -5,14 +5,17 @@ mod arguments;
 mod fork;
 pub mod separate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tollgate_machine::snapshot::{Description, SnapshotFile};
+use tollgate_machine::translations::StoredTranslations;
 
 use arguments::{Action, CreateArguments, InfoArguments};
 pub use arguments::{ResetArguments, SnapshotArguments};
 
+use crate::cache::read_all;
+use crate::cache::translations::{of_snapshot, open_of_snapshot};
 use crate::control::client::{ask, exit_code_of, talk};
 use crate::control::command::Name;
 use crate::exit_code;
@@ -77,7 +80,7 @@ fn show(arguments: &InfoArguments) -> Result<String, Failure> {
     let snapshot = open(&arguments.file)?;
     let description = snapshot.description();
     if arguments.json {
-        let text = serde_json::to_string_pretty(&summary(description)).unwrap_or_default();
+        let text = serde_json::to_string_pretty(&summary(&snapshot)).unwrap_or_default();
         return Ok(format!("{text}\n"));
     }
     let config = &description.config;
@@ -112,6 +115,9 @@ fn show(arguments: &InfoArguments) -> Result<String, Failure> {
         let state = disk.check().err().unwrap_or_else(|| "as it was".into());
         lines.push((format!("disk {}", disk.path.display()), state));
     }
+    if let Some(translations) = Translations::of(&snapshot) {
+        lines.push(("translations".into(), translations.state()));
+    }
     let width = lines.iter().map(|line| line.0.len()).max().unwrap_or(0);
     let lines = lines
         .iter()
@@ -126,8 +132,48 @@ fn saved_bytes(description: &Description) -> u64 {
     pieces * tollgate_machine::snapshot::PIECE_BYTES
 }
 
+/// The file with the translations of machines that continue from a snapshot.
+struct Translations {
+    path: PathBuf,
+    bytes: u64,
+    /// The translations, or why machines that are restored do not use them.
+    opened: Result<StoredTranslations, String>,
+}
+
+impl Translations {
+    /// `None` if there is no such file.
+    fn of(snapshot: &SnapshotFile) -> Option<Self> {
+        let opened =
+            open_of_snapshot(&snapshot.description().config, snapshot.path()).transpose()?;
+        let path = of_snapshot(snapshot.path());
+        let bytes = path.symlink_metadata().map_or(0, |it| it.len());
+        Some(Self {
+            path,
+            bytes,
+            opened,
+        })
+    }
+
+    /// Where they are, and whether they can be used.
+    fn state(&self) -> String {
+        let path = self.path.display();
+        match &self.opened {
+            Ok(_) => format!("{path}, {} MiB", self.bytes.div_ceil(1 << 20)),
+            Err(why) => format!("{path}, which cannot be used: {why}"),
+        }
+    }
+}
+
 /// What `--json` prints: the description without checksums and the state of the devices.
-fn summary(description: &Description) -> serde_json::Value {
+fn summary(snapshot: &SnapshotFile) -> serde_json::Value {
+    let description = snapshot.description();
+    let translations = Translations::of(snapshot).map(|translations| {
+        json!({
+            "path": translations.path,
+            "bytes": translations.bytes,
+            "unusable": translations.opened.err(),
+        })
+    });
     json!({
         "program": description.program,
         "created": description.created,
@@ -136,6 +182,7 @@ fn summary(description: &Description) -> serde_json::Value {
         "features": description.features,
         "bases": description.bases,
         "disks": description.disks,
+        "translations": translations,
         "config": description.config,
     })
 }
@@ -152,8 +199,27 @@ fn check_all(path: &Path) -> Result<String, Failure> {
         1 => " with its base",
         _ => " with its bases",
     };
+    let translations = match Translations::of(&snapshot) {
+        Some(translations) => checked(&translations),
+        None => String::new(),
+    };
     Ok(format!(
-        "'{}' is whole{and_bases}, and its disks are as they were\n",
+        "'{}' is whole{and_bases}, and its disks are as they were\n{translations}",
         path.display()
     ))
+}
+
+/// Reads all translations. Without them the snapshot can be restored, so nothing here is an error.
+fn checked(translations: &Translations) -> String {
+    let contents = match &translations.opened {
+        Ok(stored) => read_all(stored),
+        Err(why) => Err(why.clone()),
+    };
+    match contents {
+        Ok(contents) => format!("its translations are whole: {contents}\n"),
+        Err(why) => format!(
+            "its translations in '{}' are not used, and machines that are restored are translated: {why}\n",
+            translations.path.display()
+        ),
+    }
 }

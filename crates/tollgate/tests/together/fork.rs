@@ -235,6 +235,19 @@ fn forks_get_the_next_free_names_and_the_snapshot_can_be_kept() {
     let mut check = tollgate();
     let checked = finish(check.args(["snapshot", "check"]).arg(&kept), GUEST_PATIENCE);
     assert_eq!(checked.status.code(), Some(0));
+    // A fork is forked with what differs from its snapshot.
+    let later = folder.path("later.snap");
+    let (second, then) = (forks.path(0, "control"), later.display().to_string());
+    let words = ["--base", &keep, "--keep", &then, "--json"];
+    let again = Forks::started(&fork(&second, &words));
+    let mut info = tollgate();
+    info.args(["snapshot", "info", "--json"]).arg(&later);
+    let described = finish(&mut info, GUEST_PATIENCE).stdout;
+    let described: Value = serde_json::from_slice(&described).unwrap();
+    assert_eq!(described["bases"][0]["path"], keep);
+    let bytes = |file: &Path| fs::metadata(file).unwrap().len();
+    assert!(bytes(&later) < bytes(&kept), "{described}");
+    again.quit(0);
     // For people, with a pseudo-terminal for each.
     let prefix = folder.path("other").display().to_string();
     let output = fork(&socket, &["--prefix", &prefix, "--serial", "pty"]);

@@ -1,10 +1,12 @@
 //! `tollgate snapshot` and `tollgate run --restore`, with a running Linux guest.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
+use crate::support::control::{command, connect_to_running};
 use crate::support::exec::text;
 use crate::support::folder::Folder;
 use crate::support::linux::{self, DEBIAN_AMD64};
@@ -172,6 +174,99 @@ fn a_snapshot_with_a_base_holds_what_has_changed_and_is_restored_with_it() {
     }
     let info = succeeded(&snapshot(&["info"], &[&second]));
     assert!(info.contains("cannot be read"), "{info}");
+}
+
+/// The number of blocks that a machine has translated since its start.
+#[track_caller]
+fn translated(socket: &Path) -> u64 {
+    let answer = command(&connect_to_running(socket), "status");
+    let count = &answer["status"]["code_cache"]["translated"];
+    count.as_u64().unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn restored_machines_leave_their_translations_next_to_the_snapshot() {
+    const WORK: &str = "ls -l /bin | sort | md5sum | wc -l";
+    let folder = Folder::new();
+    let (socket, file) = (folder.path("vm.sock"), folder.path("vm.snap"));
+    let translations = folder.path("vm.snap.translations");
+    let state = folder.path("state");
+    let with_state = |mut command: Command| {
+        command.env("XDG_STATE_HOME", &state);
+        command
+    };
+    let mut run = with_state(linux::run(DEBIAN_AMD64));
+    run.args(["-m", "256M", "--control"]).arg(&socket);
+    let guest = linux::boot(run);
+    succeeded(&snapshot(&["create", "--then", "quit"], &[&socket, &file]));
+    guest.end();
+
+    // What the machine translates, which works for a while and ends.
+    let restored = |flags: &[&str]| {
+        let mut command = with_state(tollgate());
+        command.args(["run", "--restore"]).arg(&file);
+        command.arg("--control").arg(&socket).args(flags);
+        let mut guest = Session::over_pipes(command);
+        assert_eq!(guest.shell(WORK), "1");
+        let count = translated(&socket);
+        power_off(guest);
+        count
+    };
+    let about = |action: &str| {
+        let mut command = with_state(tollgate());
+        command.args(["snapshot", action]).arg(&file);
+        succeeded(&finish(&mut command, GUEST_PATIENCE))
+    };
+    let without = restored(&["--translation-cache", "off"]);
+    assert!(!translations.exists());
+    assert!(!about("info").contains("translations"));
+    let first = restored(&[]);
+    let mode = fs::metadata(&translations).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let named = format!("{}, ", translations.display());
+    assert!(about("info").contains(&named), "{}", about("info"));
+    let whole = about("check");
+    assert!(whole.contains("its translations are whole: "), "{whole}");
+    let second = restored(&[]);
+    assert!(
+        second * 4 < first && second * 4 < without,
+        "{second} {first}"
+    );
+    // They are verified if the user asks for it.
+    restored(&["--verify-code"]);
+
+    let good = fs::read(&translations).unwrap();
+    let edits: [fn(&mut Vec<u8>); 3] = [
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| {
+            let half = bytes.len() / 2;
+            bytes[half..].fill(0xcc);
+        },
+        Vec::clear,
+    ];
+    for edit in edits {
+        let mut bytes = good.clone();
+        edit(&mut bytes);
+        fs::write(&translations, bytes).unwrap();
+        let damaged = about("check");
+        assert!(damaged.contains("are not used"), "{damaged}");
+        assert!(restored(&[]) > second);
+    }
+    // What another key has signed, and what others could have written, is not used.
+    fs::write(&translations, &good).unwrap();
+    let key = state.join("tollgate/secrets/translations-key");
+    let own = fs::read(&key).unwrap();
+    fs::write(&key, [3; 16]).unwrap();
+    let info = about("info");
+    let why = "cannot be used: it was not written by a run of this user";
+    assert!(info.contains(why), "{info}");
+    assert!(restored(&[]) > second * 4);
+    fs::write(&key, own).unwrap();
+    fs::write(&translations, &good).unwrap();
+    fs::set_permissions(&translations, fs::Permissions::from_mode(0o622)).unwrap();
+    let info = about("info");
+    assert!(info.contains("cannot be used"), "{info}");
+    assert!(restored(&[]) > second * 4);
 }
 
 #[test]

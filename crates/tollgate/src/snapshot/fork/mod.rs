@@ -68,7 +68,8 @@ fn fork(arguments: &ForkArguments) -> Result<String, Failure> {
         },
         is_kept: arguments.keep.is_some(),
     };
-    let config = machine.write(&file.path, arguments.then)?;
+    let base = arguments.base.as_deref().map(absolute);
+    let config = machine.write(&file.path, base.as_deref(), arguments.then)?;
     let forwarded = forwarded_ports(&config);
     let origin = Origin {
         snapshot: &file.path,
@@ -157,9 +158,10 @@ impl<'a> Machine<'a> {
 
     /// Has the machine write a snapshot, and returns its configuration. If the machine cannot be
     /// forked, it continues; otherwise, if it shall end, it is paused now.
-    fn write(&self, file: &Path, then: ThenName) -> Result<VmConfig, Failure> {
-        let Some(name) = file.to_str() else {
-            return Err(Failure::usage("the snapshot's name is not UTF-8"));
+    fn write(&self, file: &Path, base: Option<&Path>, then: ThenName) -> Result<VmConfig, Failure> {
+        let base = base.map(Path::to_str);
+        let (Some(name), None | Some(Some(_))) = (file.to_str(), base) else {
+            return Err(Failure::usage("a snapshot's name is not UTF-8"));
         };
         // A machine that ends changes nothing after its snapshot.
         let pauses = then == ThenName::Quit && !self.was_paused;
@@ -174,6 +176,7 @@ impl<'a> Machine<'a> {
             let request = json!({
                 "command": Name::Snapshot,
                 "file": name,
+                "base": base.flatten(),
                 "then": ThenName::Resume,
             });
             accepted(&talk(self.socket, &request)?)?;
