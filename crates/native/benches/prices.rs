@@ -207,6 +207,19 @@ fn mappings(rounds: usize) {
         process.flush().expect("mapped");
     });
     print("map 16 pages by 16 commands, one batch", times);
+    let (mut running, mut state) = self::process(&[0x0f, 0x05], Processors::One, 0);
+    let times = time(rounds, || {
+        running.map(0x50_0000, 4096, 4096, Rights::ReadWrite);
+        let exit = running.run(&mut state);
+        assert!(matches!(exit, Ok(Exit::SystemCall(_))), "{exit:?}");
+    });
+    print("map a page on the way to the program, leave again", times);
+    let times = time(rounds, || {
+        running.protect(CODE, 4096, Rights::ReadExecute);
+        let exit = running.run(&mut state);
+        assert!(matches!(exit, Ok(Exit::SystemCall(_))), "{exit:?}");
+    });
+    print("change rights before the program, leave again", times);
     let times = time(rounds, || {
         process.unmap(0x50_0000, 4096);
         process.flush().expect("unmapped");

@@ -55,6 +55,15 @@ fn equal(offset: u32, value: u64) -> [Test; 2] {
     })
 }
 
+/// Tests an argument that the kernel takes as 32 bits, such as a descriptor.
+fn equal_word(offset: u32, value: u64) -> [Test; 1] {
+    [Test {
+        offset,
+        comparison: Comparison::Equal,
+        operand: value as u32,
+    }]
+}
+
 /// Tests that 64 bits of the data are at most this.
 fn at_most(offset: u32, value: u32) -> [Test; 2] {
     [
@@ -121,7 +130,7 @@ pub fn runner(layout: Layout, stub: &Stub) -> Vec<[u8; 8]> {
     let mut filter = Filter::new(libc::SECCOMP_RET_TRAP);
     let from = |offset: u64| equal(INSTRUCTION, layout.place + offset);
     let futex = |word: u64, operation: libc::c_int| {
-        let operation = equal(argument(1), operation as u64);
+        let operation = equal_word(argument(1), operation as u64);
         equal(argument(0), word).into_iter().chain(operation)
     };
     let tests = from(stub.returned).into_iter();
@@ -138,7 +147,8 @@ pub fn runner(layout: Layout, stub: &Stub) -> Vec<[u8; 8]> {
     filter.finish(libc::SECCOMP_RET_TRAP)
 }
 
-/// The mapper's filter: mappings of guest RAM, waiting for commands, and a byte to the pipe.
+/// The mapper's filter: mappings of guest RAM, waiting for commands, waking the two others, and a
+/// byte to the pipe.
 pub fn mapper(layout: Layout) -> Vec<[u8; 8]> {
     let otherwise = libc::SECCOMP_RET_KILL_PROCESS;
     let mut filter = Filter::new(otherwise);
@@ -148,7 +158,7 @@ pub fn mapper(layout: Layout) -> Vec<[u8; 8]> {
             .into_iter()
             .chain(at_most(argument(2), all))
             .chain(equal(argument(3), MAP_FLAGS))
-            .chain(equal(argument(4), RAM_DESCRIPTOR)),
+            .chain(equal_word(argument(4), RAM_DESCRIPTOR)),
     );
     filter.allow([number(libc::SYS_munmap)]);
     filter.allow(
@@ -160,13 +170,115 @@ pub fn mapper(layout: Layout) -> Vec<[u8; 8]> {
         [number(libc::SYS_futex)]
             .into_iter()
             .chain(equal(argument(0), layout.control(control::BATCH)))
-            .chain(equal(argument(1), libc::FUTEX_WAIT as u64)),
+            .chain(equal_word(argument(1), libc::FUTEX_WAIT as u64)),
     );
+    for word in [layout.control(control::GO), layout.announce(announce::DONE)] {
+        filter.allow(
+            [number(libc::SYS_futex)]
+                .into_iter()
+                .chain(equal(argument(0), word))
+                .chain(equal_word(argument(1), libc::FUTEX_WAKE as u64)),
+        );
+    }
     filter.allow(
         [number(libc::SYS_write)]
             .into_iter()
-            .chain(equal(argument(0), 1))
+            .chain(equal_word(argument(0), 1))
             .chain(equal(argument(2), 1)),
     );
     filter.finish(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::DEFAULT_PLACE;
+    use crate::stub::stub;
+
+    /// What a filter answers to a call: number, architecture, next instruction, arguments.
+    fn answer(filter: &[Instruction], number: i64, instruction: u64, arguments: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend((number as u32).to_le_bytes());
+        data.extend(X86_64.to_le_bytes());
+        data.extend(instruction.to_le_bytes());
+        data.extend(arguments.iter().flat_map(|word| word.to_le_bytes()));
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let bytes = filter[at];
+            let operand = u32::from_le_bytes(bytes[4..].try_into().expect("4 bytes"));
+            let code = u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+            at += 1;
+            let is_true = if code == BPF_LD | BPF_W | BPF_ABS {
+                let word = &data[operand as usize..][..4];
+                accumulator = u32::from_le_bytes(word.try_into().expect("4 bytes"));
+                continue;
+            } else if code == BPF_JMP | BPF_JEQ | BPF_K {
+                accumulator == operand
+            } else if code == BPF_JMP | BPF_JGT | BPF_K {
+                accumulator > operand
+            } else {
+                return operand;
+            };
+            at += usize::from(bytes[if is_true { 2 } else { 3 }]);
+        }
+    }
+
+    const LAYOUT: Layout = Layout {
+        place: DEFAULT_PLACE,
+        stack_pages: 4,
+    };
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+
+    #[test]
+    fn the_runner_may_make_each_call_from_one_instruction_only() {
+        let stub = stub();
+        let filter = runner(LAYOUT, &stub);
+        let done = [LAYOUT.announce(announce::DONE), 1, 1, 0, 0, 0];
+        let go = [LAYOUT.control(control::GO), 0, 7, 0, 0, 0];
+        let allowed = [
+            (libc::SYS_rt_sigreturn, stub.returned, [0; 6]),
+            (libc::SYS_futex, stub.woken, done),
+            (libc::SYS_futex, stub.waited, go),
+        ];
+        for (number, from, arguments) in allowed {
+            let from = DEFAULT_PLACE + from;
+            assert_eq!(answer(&filter, number, from, arguments), ALLOWED);
+            for (number, from) in [(number, from + 1), (number, 0x40_0000), (number + 1, from)] {
+                assert_eq!(
+                    answer(&filter, number, from, arguments),
+                    libc::SECCOMP_RET_TRAP
+                );
+            }
+        }
+        // Another word, or another operation.
+        for (from, arguments) in [
+            (stub.woken, [done[0] + 4, 1, 1, 0, 0, 0]),
+            (stub.woken, [done[0], 5, 1, 0, 0, 0]),
+            (stub.waited, [go[0], 0, 7, 0x1000, 0, 0]),
+            (stub.waited, done),
+        ] {
+            let answered = answer(&filter, libc::SYS_futex, DEFAULT_PLACE + from, arguments);
+            assert_eq!(answered, libc::SECCOMP_RET_TRAP);
+        }
+    }
+
+    #[test]
+    fn the_mapper_may_map_guest_ram_and_nothing_else() {
+        let filter = mapper(LAYOUT);
+        let answer = |number, arguments| answer(&filter, number, 0, arguments);
+        let map = [0x1000, 0x1000, 7, MAP_FLAGS, 0, 0];
+        assert_eq!(answer(libc::SYS_mmap, map), ALLOWED);
+        assert_eq!(answer(libc::SYS_munmap, [0; 6]), ALLOWED);
+        let killed = libc::SECCOMP_RET_KILL_PROCESS;
+        for (index, value) in [(2, 8), (2, 1 << 32), (3, MAP_FLAGS | 0x20), (4, 1)] {
+            let mut other = map;
+            other[index] = value;
+            assert_eq!(answer(libc::SYS_mmap, other), killed, "{index}");
+        }
+        for number in
+            (0..600).filter(|number| ![libc::SYS_munmap, libc::SYS_mprotect].contains(number))
+        {
+            assert_eq!(answer(number, [2, 0, 0, 0, 2, 0]), killed, "{number}");
+        }
+    }
 }

@@ -2,55 +2,47 @@
 
 use crate::exit::{Death, Exit};
 use crate::frame::{Frame, Report};
-use crate::host::{self, processor_time};
+use crate::host;
 use crate::kicker::{KickState, Kicker};
-use crate::layout::{self, COMMAND, COMMANDS, Layout, announce, control};
+use crate::layout::{self, Layout, announce, control};
+use crate::life::Life;
+use crate::mapper::{Failure, Mapper, Next};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
-use crate::results::read_byte;
+use crate::patience::Patience;
 use crate::settings::{Facts, Placement, Settings};
 use crate::shared_memory::{SharedPages, sleep_on, wake};
-use crate::spawn;
 use crate::start::Started;
 use crate::state::{Refused, UserState};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the monitor sleeps before it looks whether the process still lives.
 const LOOK: Duration = Duration::from_millis(100);
-/// How much processor time a program may use after a kick.
-const KICKED_PROCESSOR_TIME: Duration = Duration::from_secs(2);
-/// How long a program may take to react to a kick.
-const KICKED_TIME: Duration = Duration::from_secs(20);
-
 /// A process whose address space is a guest program's. It is killed and reaped when this is dropped,
 /// and when the thread that started it ends.
 pub struct SpaceProcess {
     layout: Layout,
     number: i32,
-    mapper: i32,
+    mapper: Mapper,
+    /// Number of the mapper's task.
+    mapper_number: i32,
     pages: SharedPages,
-    results: OwnedFd,
     ram_size: u64,
     kick: Arc<KickState>,
     frame: Frame,
     queue: Queue,
     turn: u32,
-    batch: u32,
     spins: u32,
     placement: Placement,
     /// The processor that both tasks were bound to last.
     processor: Option<usize>,
     facts: Facts,
-    /// Why it is gone.
-    death: Option<Death>,
-    /// Whether it has been reaped.
-    is_reaped: bool,
+    life: Life,
 }
 
 impl SpaceProcess {
@@ -64,21 +56,19 @@ impl SpaceProcess {
         Ok(Self {
             layout: started.layout,
             number: started.number,
-            mapper: started.mapper,
+            mapper: Mapper::new(started.results),
+            mapper_number: started.mapper,
             pages: started.pages,
-            results: started.results,
             ram_size: started.ram_size,
-            kick: started.kick,
+            kick: Arc::clone(&started.kick),
             frame: started.frame,
             queue: Queue::default(),
             turn: 1,
-            batch: 0,
             spins: settings.spins,
             placement: settings.placement,
             processor: None,
             facts: started.facts,
-            death: None,
-            is_reaped: false,
+            life: Life::new(started.kick),
         })
     }
 
@@ -145,7 +135,7 @@ impl SpaceProcess {
             if batch.is_empty() {
                 return self.queue.take_refusal().map_or(Ok(()), Err);
             }
-            if let Err(error) = self.make(&batch) {
+            if let Err(error) = self.make(batch) {
                 self.queue.clear();
                 return Err(error);
             }
@@ -161,56 +151,32 @@ impl SpaceProcess {
         let processor = host::current_processor();
         if processor.is_some() && processor != self.processor {
             self.processor = processor;
-            for task in [self.number, self.mapper] {
+            for task in [self.number, self.mapper_number] {
                 host::bind(task, processor.unwrap_or_default());
             }
         }
     }
 
     /// Has the mapper make a batch of changes.
-    fn make(&mut self, batch: &[Command]) -> Result<(), MappingError> {
+    fn make(&mut self, batch: Vec<Command>) -> Result<(), MappingError> {
+        let command = batch.first().copied();
         let gone = |death| MappingError {
-            command: batch.first().copied(),
+            command,
             cause: Cause::Died(death),
         };
-        if let Some(death) = self.death {
+        if let Some(death) = self.life.death() {
             return Err(gone(death));
         }
         self.follow();
-        let commands = self.layout.shared_offset(self.layout.place + COMMANDS);
-        for (index, command) in batch.iter().enumerate() {
-            let at = commands + index as u64 * COMMAND;
-            for (word, value) in command.words().into_iter().enumerate() {
-                self.pages.set(at + 8 * word as u64, value);
-            }
-        }
-        let count = self.word(control::COUNT);
-        count.store(batch.len() as u32, Ordering::Relaxed);
-        self.batch = self.batch.wrapping_add(1);
-        let number = self.word(control::BATCH);
-        number.store(self.batch, Ordering::SeqCst);
-        wake(number);
-        let result = match read_byte(&self.results) {
-            Ok(Some(0)) => return Ok(()),
-            Ok(Some(error)) => read_byte(&self.results).map(|number| number.zip(Some(error))),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(Some((number, error))) => Err(MappingError {
-                command: batch.get(usize::from(number)).copied(),
-                cause: Cause::Host(io::Error::from_raw_os_error(error.into())),
-            }),
-            // The process, which alone has the pipe's other end, is gone.
-            Ok(None) => Err(gone(self.lose(Death::Inconsistent))),
-            Err(error) => Err(MappingError {
-                command: None,
-                cause: Cause::Host(error),
-            }),
-        }
+        self.mapper
+            .give(&self.pages, self.layout, batch, Next::Report);
+        self.mapper.result().map_err(|failure| match failure {
+            Failure::Change(error) => error,
+            Failure::Gone => gone(self.life.lose(Death::Inconsistent)),
+        })
     }
 
-    fn word(&self, word: u64) -> &std::sync::atomic::AtomicU32 {
+    fn word(&self, word: u64) -> &AtomicU32 {
         self.pages
             .word(self.layout.shared_offset(self.layout.control(word)))
     }
@@ -222,14 +188,13 @@ impl SpaceProcess {
     /// The state is one that only translated code can run; nothing has happened.
     pub fn run(&mut self, state: &mut UserState) -> Result<Exit, Refused> {
         state.check(&self.layout.reserved())?;
-        if let Some(death) = self.death {
+        if let Some(death) = self.life.death() {
             return Ok(Exit::Died(death));
         }
-        if let Err(error) = self.flush() {
-            return Ok(match error.cause {
-                Cause::Died(death) => Exit::Died(death),
-                _ => Exit::MappingFailed(error),
-            });
+        if !self.can_chain()
+            && let Err(error) = self.flush()
+        {
+            return Ok(failed(error));
         }
         self.follow();
         loop {
@@ -242,8 +207,8 @@ impl SpaceProcess {
             self.go();
             let waited = self.wait();
             self.kick.end();
-            if let Err(death) = waited {
-                return Ok(Exit::Died(death));
+            if let Err(exit) = waited {
+                return Ok(exit);
             }
             let mut left = state.clone();
             match self.frame.read(&self.pages, &mut left) {
@@ -261,115 +226,117 @@ impl SpaceProcess {
                         return Ok(Exit::Kicked);
                     }
                 }
-                Report::Broken(death) => return Ok(Exit::Died(self.lose(death))),
+                Report::Broken(death) => return Ok(Exit::Died(self.life.lose(death))),
             }
         }
     }
 
-    /// Lets the runner begin its next turn.
+    /// Whether the changes that wait can be made on the way to the program. The runner must sleep,
+    /// or it would begin before they are made. That a program can lie about this is no harm while
+    /// changes only add mappings.
+    fn can_chain(&self) -> bool {
+        self.queue.only_maps() && self.spins == 0 && self.runner_sleeps()
+    }
+
+    fn runner_sleeps(&self) -> bool {
+        let sleeps = self.layout.announce(announce::RUNNER_SLEEPS);
+        let sleeps = self.pages.word(self.layout.shared_offset(sleeps));
+        sleeps.load(Ordering::SeqCst) != 0
+    }
+
+    /// Lets the runner begin its next turn, after the changes that wait.
     fn go(&mut self) {
         self.turn = self.turn.wrapping_add(1).max(1);
         let go = self.word(control::GO);
         go.store(self.turn, Ordering::SeqCst);
-        let sleeps = self.layout.announce(announce::RUNNER_SLEEPS);
-        let sleeps = self.pages.word(self.layout.shared_offset(sleeps));
-        if sleeps.load(Ordering::SeqCst) != 0 {
+        if !self.queue.is_empty() {
+            let batch = self.queue.take_batch();
+            self.mapper
+                .give(&self.pages, self.layout, batch, Next::WakeRunner);
+        } else if self.runner_sleeps() {
             wake(go);
         }
     }
 
-    /// Waits until the runner's turn has ended.
-    fn wait(&mut self) -> Result<(), Death> {
-        let offset = self
-            .layout
-            .shared_offset(self.layout.announce(announce::DONE));
+    /// The word of the turn that has ended last, as far as the process says.
+    fn done_word(&self) -> &AtomicU32 {
+        let word = self.layout.announce(announce::DONE);
+        self.pages.word(self.layout.shared_offset(word))
+    }
+
+    fn done(&self) -> u32 {
+        self.done_word().load(Ordering::SeqCst)
+    }
+
+    /// Waits until the runner's turn has ended, and the mapper's with it.
+    fn wait(&mut self) -> Result<(), Exit> {
         for _ in 0..self.spins {
-            if self.pages.word(offset).load(Ordering::SeqCst) == self.turn {
+            if self.done() == self.turn {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
         self.word(control::MONITOR_SLEEPS)
             .store(1, Ordering::SeqCst);
-        let result = self.sleep(offset);
+        let result = self.sleep();
         self.word(control::MONITOR_SLEEPS)
             .store(0, Ordering::SeqCst);
-        result
+        result?;
+        if self.mapper.is_busy() {
+            self.finish_chain()?;
+        }
+        Ok(())
     }
 
-    fn sleep(&mut self, offset: u64) -> Result<(), Death> {
+    /// Reads the result of the changes that were made on the way to the program.
+    fn finish_chain(&mut self) -> Result<(), Exit> {
+        self.mapper.result().map_err(|failure| match failure {
+            Failure::Change(error) => {
+                // The runner still sleeps, and must not begin if it wakes by chance. Only a program
+                // that runs without having been asked to can have ended the turn.
+                if self.done() != self.turn {
+                    let before = self.turn.checked_sub(1).filter(|turn| *turn > 0);
+                    self.turn = before.unwrap_or(u32::MAX);
+                    self.word(control::GO).store(self.turn, Ordering::SeqCst);
+                }
+                failed(error)
+            }
+            Failure::Gone => Exit::Died(self.life.lose(Death::Inconsistent)),
+        })
+    }
+
+    /// Sleeps until the runner's turn has ended, or a change of mappings before it has failed.
+    fn sleep(&mut self) -> Result<(), Exit> {
         let mut patience = None;
         let mut looked = Instant::now();
         loop {
-            let done = self.pages.word(offset).load(Ordering::SeqCst);
+            let done = self.done();
             if done == self.turn {
                 return Ok(());
             }
             // 0 is what the kernel writes when a task ends; a program can write it, too.
             let is_time = looked.elapsed() >= LOOK;
             if done == 0 || is_time {
-                self.look()?;
+                self.life.look().map_err(Exit::Died)?;
             }
             if is_time {
                 looked = Instant::now();
                 // A program may have lied about whether the runner sleeps.
-                wake(self.word(control::GO));
+                if !self.mapper.is_busy() {
+                    wake(self.word(control::GO));
+                }
                 if self.kick.is_kicked() {
                     self.kick.signal();
                     let patience = patience.get_or_insert_with(|| Patience::new(self.number));
                     if patience.is_over(self.number) {
-                        return Err(self.lose(Death::Unresponsive));
+                        return Err(Exit::Died(self.life.lose(Death::Unresponsive)));
                     }
                 }
             }
-            sleep_on(self.pages.word(offset), done, LOOK);
-        }
-    }
-
-    /// Looks whether the process still lives.
-    fn look(&mut self) -> Result<(), Death> {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        match waitid(WaitId::PidFd(self.kick.process.as_fd()), options) {
-            Ok(None) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Ok(Some(status)) => {
-                self.is_reaped = true;
-                let signal = status.terminating_signal().map(Death::Signal);
-                let code = status.exit_status().unwrap_or_default();
-                let death = signal.unwrap_or(Death::Ended(code));
-                self.death = Some(death);
-                Err(death)
+            sleep_on(self.done_word(), done, LOOK);
+            if self.done() != self.turn && self.mapper.is_busy() && self.mapper.has_result() {
+                self.finish_chain()?;
             }
-            // Another part of the program has reaped it.
-            Err(_) => {
-                self.is_reaped = true;
-                self.death = Some(Death::Ended(0));
-                Err(Death::Ended(0))
-            }
-        }
-    }
-
-    /// Ends the process for this reason, unless it ended for one of its own.
-    fn lose(&mut self, death: Death) -> Death {
-        // When the pipe or a task is gone, the rest of the process follows shortly.
-        if let Err(death) = self.look() {
-            return death;
-        }
-        if death == Death::Inconsistent {
-            std::thread::sleep(Duration::from_millis(1));
-            if let Err(death) = self.look() {
-                return death;
-            }
-        }
-        self.death = Some(death);
-        self.kill();
-        death
-    }
-
-    fn kill(&mut self) {
-        if !self.is_reaped {
-            let _ = pidfd_send_signal(&self.kick.process, Signal::KILL);
-            let _ = spawn::reap(&self.kick.process);
-            self.is_reaped = true;
         }
     }
 
@@ -411,28 +378,10 @@ impl SpaceProcess {
     }
 }
 
-impl Drop for SpaceProcess {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// How long a program that was kicked may take.
-struct Patience {
-    since: Instant,
-    processor_time: Duration,
-}
-
-impl Patience {
-    fn new(process: i32) -> Self {
-        Self {
-            since: Instant::now(),
-            processor_time: processor_time(process),
-        }
-    }
-
-    fn is_over(&self, process: i32) -> bool {
-        let used = processor_time(process).saturating_sub(self.processor_time);
-        used > KICKED_PROCESSOR_TIME || self.since.elapsed() > KICKED_TIME
+/// The exit for a failure of changes that a run makes.
+fn failed(error: MappingError) -> Exit {
+    match error.cause {
+        Cause::Died(death) => Exit::Died(death),
+        _ => Exit::MappingFailed(error),
     }
 }

@@ -1,9 +1,10 @@
 //! How programs leave native code, and in which state.
 
 use crate::support::{CODE, DATA, Guest, PAGE};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use tollgate_native::{Exit, SystemCall};
+use tollgate_native::{Exit, Instruction, Placement, Rights, Settings, SpaceProcess, SystemCall};
 
 #[test]
 fn a_system_call_leaves_at_its_instruction_with_all_registers() {
@@ -234,4 +235,76 @@ fn segment_bases_are_loaded_and_read() {
     assert_eq!(guest.state.gpr[3], 0x0202_0202_0202_0202);
     assert_eq!(guest.state.fs_base, 0x7fff_1234_5678);
     assert_eq!(guest.state.gs_base, 0xffff_8000_0000_1000);
+}
+
+#[test]
+fn each_way_of_waiting_and_each_place_gives_the_same() {
+    // 1: inc rbx; syscall; jmp 1b
+    let code = [0x48, 0xff, 0xc3, 0x0f, 0x05, 0xeb, 0xf9];
+    for (spins, placement, place) in [
+        (0, Placement::Free, 0x6000_0000_0000),
+        (1000, Placement::Free, 0x1_0000_0000),
+        (1000, Placement::WithCaller, 0x7000_0000_0000),
+        (0, Placement::WithCaller, 0x2000_0000),
+    ] {
+        let settings = Settings {
+            spins,
+            placement,
+            place,
+            ..Settings::default()
+        };
+        let Some(mut guest) = Guest::with(&code, settings) else {
+            return;
+        };
+        assert_eq!(guest.process.reserved().start, place);
+        for turn in 1..500 {
+            guest.process.map(0x60_0000, PAGE, PAGE, Rights::Read);
+            guest.run_to_call();
+            assert_eq!(guest.state.gpr[3], turn);
+            guest.state.rip += 2;
+        }
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_is_refused() {
+    for place in [0, 0x1001, 0x7fff_ff00_0000, 0xffff_8000_0000_0000] {
+        let settings = Settings {
+            place,
+            ..Settings::default()
+        };
+        let ram = crate::support::ram(&[]);
+        let started = SpaceProcess::start(ram.as_fd(), settings);
+        let error = started.err().expect("refused");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn instructions_that_should_fault_do_so_where_the_host_can() {
+    // cpuid; rdtsc
+    let code = [0x0f, 0xa2, 0x0f, 0x31, 0x0f, 0x05];
+    let settings = Settings {
+        cpuid: Instruction::Faults,
+        time_stamp_counter: Instruction::Faults,
+        ..Settings::default()
+    };
+    let Some(mut guest) = Guest::with(&code, settings) else {
+        return;
+    };
+    let facts = guest.process.facts();
+    for (fact, rip) in [(facts.cpuid, CODE), (facts.time_stamp_counter, CODE + 2)] {
+        if fact == Instruction::Runs {
+            continue;
+        }
+        let exit = guest.run();
+        assert!(
+            matches!(exit, Exit::Exception { vector: 13, .. }),
+            "{exit:?}"
+        );
+        assert_eq!(guest.state.rip, rip);
+        guest.state.rip += 2;
+    }
+    guest.run_to_call();
+    assert_eq!(guest.state.rip, CODE + 4);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{CODE, DATA, Guest, PAGE, PAGES};
 use std::os::unix::fs::FileExt;
-use tollgate_native::{Cause, Exit, Rights};
+use tollgate_native::{Cause, Command, Exit, Rights};
 
 /// 1: mov rax, [rbx]; syscall; jmp 1b
 const READ: [u8; 7] = [0x48, 0x8b, 0x03, 0x0f, 0x05, 0xeb, 0xf9];
@@ -189,4 +189,50 @@ fn mappings_change_between_kicks_of_a_running_program() {
         }
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+#[test]
+fn too_many_mappings_are_reported_and_the_process_lives_on() {
+    let Some(mut guest) = Guest::new(&READ) else {
+        return;
+    };
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("the limit");
+    let limit: u64 = limit.trim().parse().expect("a number");
+    if limit > 200_000 {
+        tollgate_test_support::skip::impossible("the host allows very many mappings");
+        return;
+    }
+    guest.state.gpr[3] = DATA;
+    let mut page = 0;
+    let error = loop {
+        // A run makes these on its way to the program.
+        for _ in 0..40 {
+            guest
+                .process
+                .map(AT + 2 * page * PAGE, PAGE, 0, Rights::Read);
+            page += 1;
+        }
+        match guest.again() {
+            Exit::SystemCall(_) => assert!(page < limit + 100),
+            Exit::MappingFailed(error) => break error,
+            exit => panic!("{exit:?}"),
+        }
+    };
+    let Cause::Host(cause) = &error.cause else {
+        panic!("{error}");
+    };
+    assert_eq!(cause.raw_os_error(), Some(libc::ENOMEM));
+    let Some(Command::Map { address, .. }) = error.command else {
+        panic!("{error}");
+    };
+    // What was mapped before the failure can be used, what comes after cannot.
+    guest.state.gpr[3] = address - 2 * PAGE;
+    assert!(matches!(guest.again(), Exit::SystemCall(_)));
+    guest.state.gpr[3] = address;
+    assert!(matches!(guest.again(), Exit::PageFault { .. }));
+    guest.process.unmap_all();
+    guest.process.map(CODE, PAGE, 0, Rights::ReadExecute);
+    guest.process.map(AT, PAGE, 0, Rights::Read);
+    guest.state.gpr[3] = AT;
+    assert!(matches!(guest.again(), Exit::SystemCall(_)));
 }
