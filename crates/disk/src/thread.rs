@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tollgate_confine::ThreadKind;
 
 /// Memory of the caller for a request's data, which is accessed without a copy.
 pub trait Elsewhere: Send + Debug {
@@ -152,6 +153,7 @@ impl DiskThread {
         let thread = std::thread::Builder::new()
             .name("disk".into())
             .spawn(move || {
+                tollgate_confine::enter(ThreadKind::Disk);
                 worker.work(&receiver);
                 worker.close();
             })?;

@@ -13,6 +13,7 @@ pub mod config;
 pub mod cpu;
 pub mod device_list;
 pub mod devices;
+mod errands;
 pub mod knobs;
 pub mod marks;
 pub mod pc;

@@ -3,6 +3,7 @@
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
 use crate::device_list;
+use crate::errands::elsewhere;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
@@ -577,19 +578,19 @@ impl Vm {
                     Command::ReportStatus => {}
                     Command::ChangeMedia => {
                         for (request, change) in self.commands.take_medium_changes() {
-                            let changed = self.change_medium(change);
+                            let changed = elsewhere(self, |vm| vm.change_medium(change));
                             self.commands.publish_medium_change(request, changed);
                         }
                     }
                     Command::ObeySnapshotOrders => {
                         for (request, order) in self.commands.take_snapshot_orders() {
-                            let result = match &order {
+                            let result = elsewhere(self, |vm| match &order {
                                 SnapshotOrder::Write { path, base, .. } => match base {
-                                    Some(base) => self.write_difference(path, base),
-                                    None => self.write_snapshot(path),
+                                    Some(base) => vm.write_difference(path, base),
+                                    None => vm.write_snapshot(path),
                                 },
-                                SnapshotOrder::PutBack => self.put_back(),
-                            };
+                                SnapshotOrder::PutBack => vm.put_back(),
+                            });
                             if result.is_ok() && order.pauses() && !paused {
                                 self.pc.pause();
                                 paused = true;

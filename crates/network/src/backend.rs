@@ -7,6 +7,7 @@ use crate::{passt, stream, tap, user};
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
+use tollgate_confine::ThreadKind;
 
 /// A running network. Dropping it closes its connections and waits for its thread.
 pub struct Backend {
@@ -60,7 +61,10 @@ impl Backend {
         };
         let thread = std::thread::Builder::new()
             .name("network".into())
-            .spawn(work)
+            .spawn(move || {
+                tollgate_confine::enter(ThreadKind::Network);
+                work();
+            })
             .map_err(|error| NetworkError::new("no thread for it", error))?;
         let backend = Self {
             stopper,

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use tollgate_confine::ThreadKind;
 
 /// The number of threads of a share, and so of requests that may wait for the host at the same
 /// time.
@@ -149,13 +150,20 @@ impl ShareThreads {
             threads: Vec::new(),
         };
         let done: Arc<dyn Fn() + Send + Sync> = Arc::new(done);
-        for _ in 0..THREADS {
-            let (server, shared) = (Arc::clone(&threads.server), Arc::clone(&threads.shared));
-            let done = Arc::clone(&done);
-            let thread = std::thread::Builder::new().name("share".into());
-            let thread = thread.spawn(move || serve(&*server, &shared, &*done))?;
-            threads.threads.push(thread);
-        }
+        tollgate_confine::start_confined(ThreadKind::Share, || {
+            for _ in 0..THREADS {
+                let (server, shared) = (Arc::clone(&threads.server), Arc::clone(&threads.shared));
+                let done = Arc::clone(&done);
+                let entry = tollgate_confine::entry_of_child(ThreadKind::Share);
+                let thread = std::thread::Builder::new().name("share".into());
+                let thread = thread.spawn(move || {
+                    entry.enter();
+                    serve(&*server, &shared, &*done);
+                })?;
+                threads.threads.push(thread);
+            }
+            Ok(())
+        })?;
         Ok(threads)
     }
 

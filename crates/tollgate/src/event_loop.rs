@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tollgate_confine::ThreadKind;
 use tollgate_machine::vm_handle::VmHandle;
 
 use crate::control::server::Server;
@@ -97,9 +98,11 @@ impl EventLoop {
             pty_backlog: Vec::new(),
             end_by: None,
         };
+        let entry = tollgate_confine::entry_of_child(ThreadKind::Main);
         let thread = thread::Builder::new()
             .name("event-loop".into())
             .spawn(move || {
+                entry.enter();
                 let _guard = EndOnPanic(state.handle.clone());
                 state.run();
             })?;

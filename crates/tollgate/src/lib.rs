@@ -10,6 +10,7 @@ mod cache;
 mod cli;
 mod columns;
 mod command_line;
+mod confinement;
 mod console;
 mod control;
 mod cost;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use tollgate_confine::ThreadKind;
 use tollgate_exits::trace::{self, TraceEvent, TraceEvents, Tracer};
 
 use tollgate_host_facts::file_words::writing;
@@ -116,6 +117,7 @@ impl TraceFile {
         std::thread::Builder::new()
             .name("trace".into())
             .spawn(move || {
+                tollgate_confine::enter(ThreadKind::Disk);
                 let result = writer.run(&events);
                 events.stop();
                 // Later events change nothing, so the receiver is dropped.

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
+use tollgate_confine::ThreadKind;
 
 /// A page that was not checked.
 const UNKNOWN: u8 = 0;
@@ -89,7 +90,9 @@ impl Ahead {
 
 /// Starts a thread that checks all pages.
 fn check_all(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let entry = tollgate_confine::entry_of_child(ThreadKind::Worker);
     let check = move || {
+        entry.enter();
         for page in 0..shared.verdicts.len() {
             if shared.ends.load(Ordering::Relaxed) {
                 return;

@@ -7,6 +7,7 @@
 use super::ask;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
+use tollgate_confine::ThreadKind;
 
 /// A thread that [asks](ask) the host for huge pages. Dropping this value waits for the thread to
 /// end, so that it no longer touches the memory that it was given.
@@ -24,9 +25,11 @@ struct Worker {
 impl Worker {
     fn new() -> Option<Self> {
         let (requests, asked_for) = mpsc::channel::<usize>();
+        let entry = tollgate_confine::entry_of_child(ThreadKind::Worker);
         let thread = std::thread::Builder::new()
             .name("huge-pages".into())
             .spawn(move || {
+                entry.enter();
                 block_signals();
                 for start in asked_for {
                     ask(std::ptr::with_exposed_provenance_mut(start));

@@ -39,6 +39,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tollgate_confine::ThreadKind;
 
 /// The maximum number of connections. More are refused.
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -100,7 +101,10 @@ impl Vsock {
             path: options.path.clone(),
         };
         let thread = std::thread::Builder::new().name("vsock".into());
-        let thread = thread.spawn(move || host.run());
+        let thread = thread.spawn(move || {
+            tollgate_confine::enter(ThreadKind::Vsock);
+            host.run();
+        });
         vsock.thread = Some(thread.map_err(|error| NetworkError::new("no thread for it", error))?);
         Ok((adapter, vsock))
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::system::uname;
+use tollgate_confine::{Part, host_offers};
 
 use super::check::{Check, read_setting};
 use crate::host;
@@ -30,7 +31,7 @@ pub fn required() -> Vec<Check> {
 
 /// The checks of what costs something if it is missing.
 pub fn optional() -> Vec<Check> {
-    vec![userfaultfd(), seccomp()]
+    vec![userfaultfd(), seccomp(), own_filters(), file_rules()]
 }
 
 /// The kernel's release, such as `6.1.0-13-amd64`.
@@ -104,6 +105,32 @@ fn seccomp() -> Check {
         ok,
         found,
         "a filter may be why something else here is refused; nothing by itself",
+    )
+}
+
+/// Whether Tollgate can filter the system calls of its own threads.
+fn own_filters() -> Check {
+    let offered = host_offers(Part::SystemCalls);
+    Check::optional(
+        "filters of own system calls",
+        offered,
+        if offered { "usable" } else { "not usable" },
+        "a guest that breaks out of its machine may ask the host for anything; --confine strict refuses",
+    )
+}
+
+/// Whether Tollgate can hold its threads to the files that they serve.
+fn file_rules() -> Check {
+    let offered = host_offers(Part::Files);
+    Check::optional(
+        "Landlock",
+        offered,
+        if offered {
+            "usable"
+        } else {
+            "not usable (Linux 5.19 with Landlock among its security modules)"
+        },
+        "a guest that breaks out of its machine may open any file that you may; --confine strict refuses",
     )
 }
 

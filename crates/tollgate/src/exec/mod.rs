@@ -5,7 +5,7 @@
 //! arguments --> kernel and modules --> initramfs: the agent, its orders, modules
 //!           --> shares: the root (read-only), the current directory, others
 //!           --> ports: control, standard input, output, error --> session (a thread)
-//! the vCPU runs on the main thread, as in `tollgate run`
+//! the vCPU runs on a thread of its own, as in `tollgate run`
 //! ```
 //!
 //! The other side is the crate `tollgate-agent`, which also defines the protocol between the two.
@@ -27,7 +27,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -62,7 +61,7 @@ use crate::failure::{Failure, say};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{doctor, exit_code, perf_map};
+use crate::{confinement, doctor, exit_code, perf_map};
 
 /// The exit code of failures of Tollgate itself.
 const FAILED: u8 = code::FAILED;
@@ -117,6 +116,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         _ => None,
     };
 
+    confinement::begin(arguments.machine.confine, &config, FAILED)?;
     // Signals are blocked before any thread exists, because threads inherit that.
     let signals =
         Signals::block_these(&session::SIGNALS).map_err(host("cannot receive signals"))?;
@@ -161,6 +161,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         translations.lend(&mut vm);
     }
     drop(links.guest);
+    confinement::enter();
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
         task: task(&plan.start)?,
@@ -179,7 +180,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
 
     let start_up = started.elapsed();
     // After a panic the machine is only asked for its counts.
-    let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
+    let outcome = confinement::run(&mut vm)?;
     let outcome_is_known = outcome.is_some();
     let (end, losses) = session.finish();
     if let Some(record) = record.filter(|_| outcome_is_known) {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::stdio::stdin;
 use rustix::termios::{OutputModes, Termios, tcgetwinsize};
 use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, frame, port};
+use tollgate_confine::ThreadKind;
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::streams::{self, Progress};
@@ -184,9 +185,13 @@ impl Session {
             end_by: None,
             losses: losses.clone(),
         };
+        let entry = tollgate_confine::entry_of_child(ThreadKind::Main);
         let thread = thread::Builder::new()
             .name("session".into())
-            .spawn(move || talk.run())?;
+            .spawn(move || {
+                entry.enter();
+                talk.run();
+            })?;
         Ok(Self {
             thread: Some(thread),
             stop,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl};
 use tollgate_agent::protocol::{DATA, MAX_FRAME, frame};
 
+use tollgate_confine::ThreadKind;
 use tollgate_host_facts::file_words::reading;
 
 use crate::failure::{Failure, say};
@@ -88,7 +89,9 @@ fn is_write_only(fd: impl AsFd) -> bool {
 /// # Errors
 /// The host starts no thread.
 pub fn send_input(port: UnixStream, has_failed: Arc<AtomicBool>) -> io::Result<()> {
+    let entry = tollgate_confine::entry_of_child(ThreadKind::Main);
     thread::Builder::new().name("stdin".into()).spawn(move || {
+        entry.enter();
         // Sending fails if the guest has ended.
         let _ = copy_input(port, &has_failed);
     })?;
@@ -159,9 +162,11 @@ pub fn receive_output(
 ) -> io::Result<Arc<Progress>> {
     let progress = Arc::new(Progress::default());
     let shared = Arc::clone(&progress);
+    let entry = tollgate_confine::entry_of_child(ThreadKind::Main);
     thread::Builder::new()
         .name("output".into())
         .spawn(move || {
+            entry.enter();
             let output = File::from(output);
             copy_output(port, output, &lost, &shared, &event);
         })?;

@@ -8,6 +8,7 @@ use tollgate_machine::config::{MemoryBackingChoice, VmConfig};
 use tollgate_machine::cpu::Cpu;
 
 use super::Switch;
+use crate::confinement::Confinement;
 use crate::{cpu_models, size};
 
 /// Flags about the machine itself.
@@ -71,6 +72,13 @@ pub struct MachineArguments {
     /// without --restore keeps nothing.
     #[arg(long, value_name = "DIR|off", verbatim_doc_comment)]
     pub translation_cache: Option<PathBuf>,
+
+    /// How much the process's threads are confined to what they need of this host
+    ///
+    /// Each thread may make the system calls of its kind and open the files that it serves, and gives
+    /// up all other rights, so that a guest that breaks out of its machine does not have them.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Confinement::Auto)]
+    pub confine: Confinement,
 }
 
 impl MachineArguments {

@@ -1,6 +1,7 @@
 //! `tollgate run`: runs one virtual machine, from the command line to the exit code.
 //!
-//! The vCPU runs on the main thread; the event loop handles everything outside the guest.
+//! The vCPU runs on a thread of its own, for which the main thread opens files; the event loop handles
+//! everything outside the guest.
 
 mod arguments;
 mod build_error;
@@ -8,7 +9,6 @@ mod configuration;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IsTerminal, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +39,7 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{doctor, exit_code, perf_map, port, snapshot};
+use crate::{confinement, doctor, exit_code, perf_map, port, snapshot};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -60,6 +60,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
+    confinement::begin(arguments.machine.confine, &config, exit_code::STOPPED)?;
 
     // Signals are blocked before any thread exists, because threads inherit that.
     let signals = Signals::block()
@@ -93,6 +94,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some(translations) = &translations {
         translations.lend(&mut vm);
     }
+    confinement::enter();
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.consoles.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
@@ -140,7 +142,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let start_up = started.elapsed();
     let mut panicked = false;
     let ending = loop {
-        let outcome = run_once(&mut vm);
+        let outcome = confinement::run(&mut vm)?.ok_or(Panicked);
         if let Ok(RunOutcome::Panicked(report)) = outcome {
             panicked = true;
             say_panic(report);
@@ -286,13 +288,9 @@ fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, 
     Vm::build(config, consoles, handle).map_err(|error| build_error::failure_of(&error, config))
 }
 
-/// Tollgate failed with a panic, which was reported already.
+/// Tollgate failed with a panic, which was reported already. The machine is only asked for its counts
+/// then.
 struct Panicked;
-
-fn run_once(vm: &mut Vm) -> Result<RunOutcome, Panicked> {
-    // After a panic the machine is only asked for its counts.
-    catch_unwind(AssertUnwindSafe(|| vm.run())).map_err(|_| Panicked)
-}
 
 /// Reports the panic of the guest's kernel.
 fn say_panic(report: PanicReport) {

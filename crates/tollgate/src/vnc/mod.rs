@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tollgate_confine::ThreadKind;
 use tollgate_host_facts::file_words::writing;
 use tollgate_machine::devices::vga::screen::Picture;
 use tollgate_machine::vm_handle::{ScreenRequest, Shown, VmHandle};
@@ -126,7 +127,10 @@ impl Vnc {
         };
         let thread = std::thread::Builder::new().name("vnc".into());
         Ok(VncServer {
-            thread: Some(thread.spawn(move || server.run())?),
+            thread: Some(thread.spawn(move || {
+                tollgate_confine::enter(ThreadKind::Vnc);
+                server.run();
+            })?),
             shared,
             file: self.file,
         })

@@ -7,6 +7,7 @@ mod cli;
 mod compare_events;
 mod compare_real;
 mod compare_speed;
+mod confinement;
 mod control_socket;
 mod cost;
 mod disk_kill;

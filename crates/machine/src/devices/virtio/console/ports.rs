@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use tollgate_confine::ThreadKind;
 use tollgate_host_facts::file_words::{cause, writing};
 
 /// If a buffer has this number of bytes, no more are read into it.
@@ -200,9 +201,15 @@ impl PortThread {
             shared: Arc::clone(&shared),
             ends,
             ear,
+            // The thread may open nothing itself.
+            null: File::create("/dev/null").ok(),
         };
         let thread = std::thread::Builder::new().name("ports".into());
-        let thread = thread.spawn(move || mover.run()).map_err(failed)?;
+        let thread = thread.spawn(move || {
+            tollgate_confine::enter(ThreadKind::Ports);
+            mover.run();
+        });
+        let thread = thread.map_err(failed)?;
         Ok(Self {
             shared,
             bell,
@@ -358,6 +365,8 @@ struct Mover {
     shared: Arc<Shared>,
     ends: Vec<End>,
     ear: UnixStream,
+    /// Takes the output of a port whose reader has gone.
+    null: Option<File>,
 }
 
 impl Mover {
@@ -502,7 +511,7 @@ impl Mover {
                     end.hang_up();
                     self.shared.channels()[index].is_connected = false;
                 } else if is_reader_gone(&error, output) {
-                    end.output = File::create("/dev/null").ok();
+                    end.output = self.null.as_ref().and_then(|null| null.try_clone().ok());
                 } else {
                     end.on_loss.tell(&error);
                 }

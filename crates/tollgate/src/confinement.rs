@@ -1,0 +1,88 @@
+//! `--confine`: what the process's threads may ask of the host while a machine runs, and the thread
+//! that runs it.
+
+use clap::ValueEnum;
+use tollgate_confine::{self as confine, Setup, ThreadKind, Tree, TreeAccess};
+use tollgate_machine::config::{NetworkKind, VmConfig};
+use tollgate_machine::vm::{RunOutcome, Vm};
+
+use crate::failure::Failure;
+
+/// How much the threads are confined.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Confinement {
+    /// As far as the host can
+    Auto,
+    /// Entirely, or the machine does not start
+    Strict,
+    /// Not at all
+    Off,
+}
+
+/// Sets what threads may do that are started for a machine from now on. A process that is ended
+/// because a thread did something else has this exit code.
+///
+/// # Errors
+/// One line that says what the host lacks.
+pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), Failure> {
+    let confine = match how {
+        Confinement::Auto => confine::Confine::Auto,
+        Confinement::Strict => confine::Confine::Strict,
+        Confinement::Off => return Ok(()),
+    };
+    let trees = config.shares.iter().map(|share| Tree {
+        path: share.path.clone(),
+        access: match share.readonly {
+            true => TreeAccess::Read,
+            false => TreeAccess::Write,
+        },
+    });
+    let mut networks = config.networks.iter();
+    confine::begin(Setup {
+        confine,
+        trees: trees.collect(),
+        has_program: networks.any(|network| matches!(network.kind, NetworkKind::Passt)),
+        exit_code,
+    })
+    .map_err(Failure::host)
+}
+
+/// Confines the calling thread, which has set the machine up and will end it.
+pub fn enter() {
+    confine::enter(ThreadKind::Main);
+}
+
+/// Runs the machine on a thread of its own until it ends; `None` if that panicked, which was reported.
+///
+/// # Errors
+/// The host starts no thread.
+pub fn run(vm: &mut Vm) -> Result<Option<RunOutcome>, Failure> {
+    // SAFETY: a machine does not depend on the thread that uses it between two runs, and this thread
+    // holds no lock.
+    let outcome = unsafe { confine::on_own_thread(ThreadKind::Vcpu, || vm.run()) };
+    let refused = |error| Failure::host(format!("no thread for the processor: {error}"));
+    Ok(outcome.map_err(refused)?.ok())
+}
+
+/// What is enforced, in one line.
+pub fn line() -> String {
+    let Some(report) = confine::report() else {
+        return "no".into();
+    };
+    let threads = report.threads.iter();
+    let threads = threads.map(|(kind, count)| format!("{count} {}", kind.name()));
+    let lacking = match report.missing.as_slice() {
+        [] => String::new(),
+        missing => format!("; lacking: {}", listed(missing)),
+    };
+    format!(
+        "{}{lacking} (threads: {})",
+        listed(&report.in_force),
+        listed(&threads.collect::<Vec<_>>())
+    )
+}
+
+fn listed(words: &[impl ToString]) -> String {
+    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+    words.join(", ")
+}
