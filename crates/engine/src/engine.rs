@@ -37,6 +37,7 @@ use crate::policy::mode::{Mode, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
 use crate::requests::Requests;
+use crate::stored::StoredTranslations;
 use crate::translate::Translator;
 use bringing::Bringing;
 use eviction::Eviction;
@@ -192,6 +193,8 @@ pub struct Engine {
     slot_mask: u16,
     /// Stored translations, if they are used.
     bringing: Option<Box<Bringing>>,
+    /// All stored translations that were used: blocks have their tables there.
+    kept_stored: Vec<Arc<StoredTranslations>>,
 }
 
 impl Engine {
@@ -226,6 +229,7 @@ impl Engine {
             mode_epoch: 0,
             slot_mask: 0,
             bringing: None,
+            kept_stored: Vec::new(),
         })
     }
 

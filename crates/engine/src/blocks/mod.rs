@@ -18,3 +18,4 @@ pub mod pages;
 mod recent_sites;
 pub mod signal_readable;
 pub mod table;
+mod table_bytes;

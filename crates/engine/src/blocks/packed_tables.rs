@@ -16,6 +16,7 @@ use crate::abi::packed_state_map::{self, pack_state_map, state_at, state_map};
 use crate::abi::sites::Site;
 use crate::abi::state_map::StateEntry;
 use crate::abi::varint::{Packer, take, take_signed};
+use crate::blocks::table_bytes::TableBytes;
 use std::ops::Range;
 
 /// The unpacked tables of a block.
@@ -31,7 +32,7 @@ pub struct Unpacked<'a> {
 
 /// The tables of one block.
 #[derive(Debug)]
-pub struct PackedTables(Box<[u8]>);
+pub struct PackedTables(TableBytes);
 
 /// Bytes that are reserved for the header.
 const HEADER: usize = 16;
@@ -63,17 +64,24 @@ impl PackedTables {
         let length = packer.finish();
         let begin = HEADER - length;
         scratch[begin..HEADER].copy_from_slice(&header[..length]);
-        Self(scratch[begin..end].into())
+        Self(TableBytes::own(scratch[begin..end].into()))
     }
 
     /// The tables that [`PackedTables::bytes`] has returned. `None` if the bytes cannot be tables.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes;
-        let lengths = [take(&mut rest)?, take(&mut rest)?, take(&mut rest)?];
-        let sum = lengths
-            .iter()
-            .try_fold(0_u64, |sum, &it| sum.checked_add(it));
-        (sum? == rest.len() as u64).then(|| Self(bytes.into()))
+        are_tables(bytes).then(|| Self(TableBytes::own(bytes.into())))
+    }
+
+    /// The same as [`PackedTables::from_bytes`], without a copy.
+    ///
+    /// # Safety
+    /// The bytes must stay where they are, and must not change, for as long as the result lives.
+    pub unsafe fn of_stored(bytes: &[u8]) -> Option<Self> {
+        if !are_tables(bytes) {
+            return None;
+        }
+        // SAFETY: the caller ensures it.
+        unsafe { TableBytes::of_other(bytes) }.map(Self)
     }
 
     /// The packed bytes, without a copy of the guest's code.
@@ -132,14 +140,28 @@ impl PackedTables {
     /// The copy of the guest's code, for changes.
     pub fn code_mut(&mut self) -> &mut [u8] {
         let [.., code] = self.ranges();
-        &mut self.0[code]
+        // Stored tables have no such copy.
+        self.0.own_mut().map_or(&mut [], |bytes| &mut bytes[code])
     }
 
     /// Keeps a copy of the guest's code, in place of an earlier one.
     pub fn keep_code(&mut self, bytes: &[u8]) {
         let [.., code] = self.ranges();
-        self.0 = [&self.0[..code.start], bytes].concat().into_boxed_slice();
+        let all = [&self.0[..code.start], bytes].concat();
+        self.0 = TableBytes::own(all.into_boxed_slice());
     }
+}
+
+/// Whether the lengths at the beginning of these bytes are right.
+fn are_tables(mut bytes: &[u8]) -> bool {
+    let mut sum = 0_u64;
+    for _ in 0..3 {
+        match take(&mut bytes).and_then(|length| sum.checked_add(length)) {
+            Some(more) => sum = more,
+            None => return false,
+        }
+    }
+    sum == bytes.len() as u64
 }
 
 /// Packs operands as distances from each to the next: `guest` always grows, and `host` usually
@@ -215,6 +237,16 @@ mod tests {
             }
             tables.code_mut()[7] = 8;
             assert_eq!(tables.code()[6..9], [9, 8, 9]);
+            let bytes = tables.bytes().to_vec();
+            // SAFETY: the bytes outlive these tables.
+            let mut stored = unsafe { PackedTables::of_stored(&bytes) }.unwrap();
+            assert_eq!(stored.bytes(), bytes);
+            assert_eq!(stored.code_mut(), []);
+            assert_eq!(stored.sites(start).iter().collect::<Vec<_>>(), sites);
+            stored.keep_code(&[1, 2]);
+            stored.code_mut()[1] = 5;
+            assert_eq!((stored.bytes(), stored.code()), (&bytes[..], &[1, 5][..]));
+            assert!(PackedTables::from_bytes(&bytes[1..]).is_none());
         }
     }
 }

@@ -73,7 +73,9 @@ impl Engine {
             index.block_numbers,
             index.next_slots,
         );
-        self.bringing = Some(Box::new(Bringing::new(stored, facts)));
+        let bringing = Box::new(Bringing::new(stored, facts));
+        self.kept_stored.push(bringing.ahead.share());
+        self.bringing = Some(bringing);
         true
     }
 
@@ -221,7 +223,9 @@ impl Engine {
         };
         let mode = *self.modes.get(mode_id);
         let features = self.translator.features();
-        let Some(tables) = PackedTables::from_bytes(block.tables) else {
+        // SAFETY: the record is part of the last of `kept_stored`, which live as long as the engine's
+        // blocks, and `StoredTranslations::open` demands that the bytes stay as they are.
+        let Some(tables) = (unsafe { PackedTables::of_stored(block.tables) }) else {
             return false;
         };
         let Some(helpers) = helpers_of(block, &mode, features) else {

@@ -82,6 +82,9 @@ impl StoredTranslations {
     /// Reads the index of stored translations, which must have been made under this `identity`. If
     /// they are not signed with `key`, all blocks must pass the verifier before they run.
     ///
+    /// `bytes` must return the same bytes each time, at the same place, unchanged: blocks keep
+    /// references to them.
+    ///
     /// # Errors
     /// [`Unusable`]: the bytes are something else, damaged, or of another version or identity.
     pub fn open(
