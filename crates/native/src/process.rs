@@ -10,7 +10,7 @@ use crate::mapper::{Failure, Mapper, Next};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
 use crate::patience::Patience;
 use crate::settings::{Facts, Placement, Settings};
-use crate::shared_memory::{SharedPages, sleep_on, wake};
+use crate::shared_memory::{SharedPages, sleep_on, sleep_on_both, wake};
 use crate::start::Started;
 use crate::state::{Refused, UserState};
 use std::io;
@@ -187,6 +187,20 @@ impl SpaceProcess {
     /// # Errors
     /// The state is one that only translated code can run; nothing has happened.
     pub fn run(&mut self, state: &mut UserState) -> Result<Exit, Refused> {
+        static NEVER: AtomicU32 = AtomicU32::new(0);
+        self.run_until(state, &NEVER)
+    }
+
+    /// Runs the program like [`Self::run`], and makes it leave when `interrupted` is no longer 0,
+    /// which a signal handler on this thread may set at any time.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub fn run_until(
+        &mut self,
+        state: &mut UserState,
+        interrupted: &AtomicU32,
+    ) -> Result<Exit, Refused> {
         state.check(&self.layout.reserved())?;
         if let Some(death) = self.life.death() {
             return Ok(Exit::Died(death));
@@ -205,7 +219,7 @@ impl SpaceProcess {
             }
             self.frame.load(&self.pages, state);
             self.go();
-            let waited = self.wait();
+            let waited = self.wait(interrupted);
             self.kick.end();
             if let Err(exit) = waited {
                 return Ok(exit);
@@ -269,7 +283,7 @@ impl SpaceProcess {
     }
 
     /// Waits until the runner's turn has ended, and the mapper's with it.
-    fn wait(&mut self) -> Result<(), Exit> {
+    fn wait(&mut self, interrupted: &AtomicU32) -> Result<(), Exit> {
         for _ in 0..self.spins {
             if self.done() == self.turn {
                 return Ok(());
@@ -278,7 +292,7 @@ impl SpaceProcess {
         }
         self.word(control::MONITOR_SLEEPS)
             .store(1, Ordering::SeqCst);
-        let result = self.sleep();
+        let result = self.sleep(interrupted);
         self.word(control::MONITOR_SLEEPS)
             .store(0, Ordering::SeqCst);
         result?;
@@ -306,7 +320,7 @@ impl SpaceProcess {
     }
 
     /// Sleeps until the runner's turn has ended, or a change of mappings before it has failed.
-    fn sleep(&mut self) -> Result<(), Exit> {
+    fn sleep(&mut self, interrupted: &AtomicU32) -> Result<(), Exit> {
         let mut patience = None;
         let mut looked = Instant::now();
         loop {
@@ -333,7 +347,15 @@ impl SpaceProcess {
                     }
                 }
             }
-            sleep_on(self.done_word(), done, LOOK);
+            if interrupted.load(Ordering::SeqCst) == 0 {
+                sleep_on_both((self.done_word(), done), interrupted, LOOK);
+            }
+            if interrupted.load(Ordering::SeqCst) != 0 {
+                if !self.kick.is_kicked() {
+                    self.kicker().kick();
+                }
+                sleep_on(self.done_word(), done, LOOK);
+            }
             if self.done() != self.turn && self.mapper.is_busy() && self.mapper.has_result() {
                 self.finish_chain()?;
             }

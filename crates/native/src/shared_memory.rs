@@ -103,6 +103,62 @@ pub fn sleep_on(word: &AtomicU32, value: u32, time: Duration) {
     };
 }
 
+/// What `futex_waitv` waits for (`struct futex_waitv`).
+#[repr(C)]
+struct Waited {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+impl Waited {
+    /// The flag for a word of 32 bits (`FUTEX_32`).
+    const IS_32_BITS: u32 = 2;
+
+    fn new(word: &AtomicU32, value: u32) -> Self {
+        Self {
+            value: value.into(),
+            address: word.as_ptr() as u64,
+            flags: Self::IS_32_BITS,
+            reserved: 0,
+        }
+    }
+}
+
+/// How long a wait lasts at most on a kernel that can wait for one word only.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// Sleeps while the word `done` has its value and the word `interrupted` is 0, at most for a time.
+/// A signal that sets `interrupted` is never missed, even if it arrives just before the sleep.
+pub fn sleep_on_both(done: (&AtomicU32, u32), interrupted: &AtomicU32, time: Duration) {
+    let words = [Waited::new(done.0, done.1), Waited::new(interrupted, 0)];
+    let mut end = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut end) };
+    let nanoseconds = end.tv_nsec + i64::from(time.subsec_nanos());
+    end.tv_sec += time.as_secs().cast_signed() + nanoseconds / 1_000_000_000;
+    end.tv_nsec = nanoseconds % 1_000_000_000;
+    // SAFETY: the kernel reads the list and the time, which live through the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            words.as_ptr(),
+            words.len(),
+            0,
+            &raw const end,
+            libc::CLOCK_MONOTONIC,
+        )
+    };
+    // Kernels before 5.16 do not have the call.
+    if result == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        sleep_on(done.0, done.1, SHORT);
+    }
+}
+
 /// Wakes the task that sleeps on the word.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE uses only the word's address.
