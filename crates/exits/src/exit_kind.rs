@@ -59,6 +59,8 @@ impl ExitKind {
                 | Self::TlbMissRead
                 | Self::TlbMissWrite
                 | Self::WindowFault
+                | Self::NativeFault
+                | Self::NativeStep
                 | Self::CodeWrite
                 | Self::NullHypercall
                 | Self::VectorLoad
@@ -86,6 +88,11 @@ exit_kinds! {
     TlbMissWrite = "tlb-miss-write", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
     /// A direct access to a page that is not in its shadow window, or whose stores must be seen.
     WindowFault = "window-fault", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
+    /// An access of a program that runs natively to a page that is not mapped for it, or whose stores
+    /// must be seen.
+    NativeFault = "native-fault", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
+    /// An instruction that a program which runs natively cannot execute there; it is run translated.
+    NativeStep = "native-step", exit: NO_EXIT, assist: "none needed: programs run on the guest's own processor state";
     /// A memory access done out of line: straddling pages, odd segments.
     SlowAccess = "slow-access", exit: NO_EXIT, assist: "none needed: the processor checks segments itself";
     /// A read of device memory.

@@ -22,7 +22,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::MemoryBacking;
-pub use tollgate_monitor::access_policy::{MemoryAccess, Places};
+pub use tollgate_monitor::access_policy::{MemoryAccess, Places, UserCode};
 pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 pub use tollgate_monitor::space_switch::SpaceSwitch;
@@ -212,6 +212,8 @@ pub struct VmConfig {
     /// Whether programs of 64-bit guests that access memory directly reach the most used parts of
     /// it through the anchor of their address space (`tollgate_tlb::shadow_windows::anchors`).
     pub anchors: bool,
+    /// How 64-bit programs run.
+    pub user_code: UserCode,
     /// How the instructions that read or change the interrupt flag are executed.
     pub virtual_interrupts: VirtualInterrupts,
     /// How a load of CR3 switches to an address space whose translations were kept.
@@ -278,6 +280,7 @@ impl Default for VmConfig {
             register_map: RegisterMapChoice::default(),
             memory_access: MemoryAccess::Adaptive,
             anchors: true,
+            user_code: UserCode::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             space_switch: SpaceSwitch::default(),
             shadow: ShadowChoices::default(),

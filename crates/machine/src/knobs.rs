@@ -10,7 +10,7 @@
 
 use crate::config::{
     DoubleInvalidation, InstructionSource, Interruptible, Invalidation, MemoryAccess, SpaceSwitch,
-    VmConfig,
+    UserCode, VmConfig,
 };
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -111,6 +111,14 @@ pub const KNOBS: &[Knob] = &[
         field: switch!(anchors),
     },
     Knob {
+        name: "user-code",
+        values: &["translated", "native", "adaptive"],
+        what: "64-bit programs of 64-bit systems are translated, run as they are in processes of \
+               the host, or do so while they seldom enter the kernel",
+        experiment: "native",
+        field: choice!(user_code: UserCode::{Translated, Native, Adaptive}),
+    },
+    Knob {
         name: "switch",
         values: &["exit", "inline"],
         what: "a load of CR3 that keeps the translations of the space exits, or runs in \
@@ -193,6 +201,7 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
             shadow: config.shadow,
             memory_access: config.memory_access,
             anchors: config.anchors,
+            user_code: config.user_code,
             space_switch: config.space_switch,
             interruptible: config.interruptible,
         }
@@ -421,7 +430,7 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, \
+            "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, user-code, \
              switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         assert_eq!(
@@ -430,7 +439,7 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, anchors, \
+            "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, anchors, user-code, \
              switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         let on = Assignment::parse("vif=on").unwrap();
@@ -443,7 +452,7 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call memory-access=adaptive anchors=on switch=inline shadow-tables=auto \
+            "vif=on vir=on transition=call memory-access=adaptive anchors=on user-code=translated switch=inline shadow-tables=auto \
              invalidation=inline reverse-map=on double-invalidation=entry-count \
              compare-entries=on icache=fast-path interruptible=restart"
         );

@@ -15,6 +15,7 @@ pub(crate) mod fetch;
 pub mod guest_view;
 pub(crate) mod kept_spaces;
 mod memory_map;
+mod program_code;
 pub(crate) mod program_names;
 pub(crate) mod ram_copies;
 mod shadow_check;

@@ -17,6 +17,7 @@ mod faults;
 mod interrupted_work;
 mod memos;
 mod misses;
+mod native;
 mod pending_link;
 mod processor;
 mod resume;
@@ -25,16 +26,18 @@ mod slow_path;
 mod translated_exit;
 mod work_left;
 
+pub use native::NativeCounts;
 pub use translated_exit::TranslatedExit;
 
 use crate::execution::instruction_cache::InstructionExperiment;
-use crate::memory::access_policy::{Accounts, MemoryAccess};
+use crate::memory::access_policy::{Accounts, MemoryAccess, UserCode};
 use crate::memory::faulting_sites::FaultingSites;
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use faults::guarded_pages::GuardedPages;
 use memos::fault_deliveries::FaultDeliveries;
 use memos::known_tables::FastPathsKnown;
+use native::Native;
 use pending_link::PendingLink;
 use resume::Resume;
 use std::sync::Arc;
@@ -69,6 +72,8 @@ pub struct Translated {
     pub(crate) memory_access: MemoryAccess,
     /// The setting for anchors, whether or not this machine has any.
     pub(crate) uses_anchors: bool,
+    /// The setting for how programs run, whether or not the host can run them natively.
+    pub(crate) user_code: UserCode,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
     /// The requests to this processor.
@@ -92,5 +97,7 @@ pub struct Translated {
     pub(crate) faulting_sites: FaultingSites,
     /// How programs of the loaded space access memory.
     pub(crate) program_access: Access,
+    /// What is known of programs that run natively.
+    pub(crate) native: Native,
     _range: CodeRange,
 }

@@ -28,7 +28,11 @@
 pub mod anchors;
 mod area;
 pub mod narrow;
+pub mod native;
+mod native_windows;
 mod page_set;
+mod part;
+mod place;
 mod runs;
 mod window;
 
@@ -37,12 +41,15 @@ pub use self::runs::Run;
 
 use self::anchors::Anchors;
 use self::area::Region;
+use self::native::SharedNativeSpace;
 use self::page_set::PageSet;
-use self::window::{PART_PAGES, Window, part_of};
+use self::part::{PART_PAGES, part_of, start_of};
+use self::place::Place;
+use self::window::Window;
 use crate::derived::{PageRange, SPACES, SpaceNumber};
 use crate::view::View;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
@@ -63,10 +70,11 @@ fn most_mappings() -> usize {
     let count = text.ok().and_then(|text| text.trim().parse().ok());
     count.unwrap_or(USUAL_MAP_COUNT) / 8 * 3
 }
-/// Runs of at most this many pages are entered into the host's page tables when they are mapped.
-/// One of the pages is about to be accessed, so this is cheaper than a fault of the host on the
-/// page.
-const MOST_POPULATED: u64 = 2;
+/// The page number of the linear address for which windows use the page `named`, if that is not the
+/// same number: in windows of 32-bit guests and of programs that run natively.
+pub fn page_of(named: u64) -> Option<u64> {
+    narrow::page_of(named).or_else(|| native::page_of(named))
+}
 
 /// Whether this process has room for windows. Determined once.
 pub fn have_place() -> bool {
@@ -115,6 +123,8 @@ pub struct ShadowWindows {
     uses_anchors: bool,
     /// Whether there has been a window of a 32-bit guest.
     has_narrow: bool,
+    /// The address spaces of the host in which programs run natively, by space.
+    native: [Option<SharedNativeSpace>; SPACES],
     counts: WindowCounts,
 }
 
@@ -130,6 +140,7 @@ impl ShadowWindows {
             anchors: None,
             uses_anchors: false,
             has_narrow: false,
+            native: Default::default(),
             counts: WindowCounts::default(),
         })
     }
@@ -139,9 +150,10 @@ impl ShadowWindows {
         self.counts
     }
 
-    /// The present number of mappings of the host.
+    /// The present number of mappings in this process.
     pub fn mappings(&self) -> usize {
-        self.windows.iter().map(|window| window.runs.len()).sum()
+        let here = self.windows.iter().filter(|it| !native::is_part(it.part));
+        here.map(|window| window.runs.len()).sum()
     }
 
     fn find(&self, part: i64) -> Option<usize> {
@@ -157,9 +169,9 @@ impl ShadowWindows {
     /// Host minus linear address for a part (-256 to 255) of the loaded space.
     pub fn delta(&self, part: i64) -> u64 {
         let window = self.find(part).map(|index| &self.windows[index]);
-        match window.filter(|window| !window.aside) {
-            Some(window) => window.delta(),
-            None => Self::slide_to_nothing(part),
+        match window.filter(|window| !window.aside).map(Window::delta) {
+            Some(Some(delta)) => delta,
+            Some(None) | None => Self::slide_to_nothing(part),
         }
     }
 
@@ -191,12 +203,12 @@ impl ShadowWindows {
             window.aside && anchors::is_common(window.part) && window.is_of(self.loaded)
         };
         let window = self.windows.iter().find(is_it)?;
-        Some(LinearAddress(window::start_of(window.part)))
+        Some(LinearAddress(start_of(window.part)))
     }
 
     /// The distance from linear to host addresses that makes each access to a part fault.
     pub fn slide_to_nothing(part: i64) -> u64 {
-        area::nothing().wrapping_sub(window::start_of(part))
+        area::nothing().wrapping_sub(start_of(part))
     }
 
     /// Classifies a host address at which translated code has faulted. `near` is a linear address
@@ -214,8 +226,11 @@ impl ShadowWindows {
             };
         }
         let found = self.windows.iter().find_map(|window| {
-            window.region.offset(host)?;
-            let linear = LinearAddress(host.wrapping_sub(window.delta()));
+            let Place::Here(region) = &window.place else {
+                return None;
+            };
+            region.offset(host)?;
+            let linear = LinearAddress(host.wrapping_sub(window.delta()?));
             (window.is_of(self.loaded)).then_some(BesideWindow::Page(linear))
         });
         if let Some(found) = found {
@@ -280,7 +295,7 @@ impl ShadowWindows {
         let is_one = run.count <= PART_PAGES && part_of(run.end() - 1) == part;
         let has_place = match narrow::is_part(part) {
             true => narrow::holds(&run),
-            false => is_canonical(run.page * PAGE_SIZE),
+            false => native::is_part(part) || is_canonical(run.page * PAGE_SIZE),
         };
         if !is_one || !has_place {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -292,49 +307,14 @@ impl ShadowWindows {
         let index = match self.find(part) {
             Some(index) => index,
             None => {
-                let anchored = self.anchors.as_ref().filter(|_| anchors::is_common(part));
-                let anchored = anchored.map(|anchors| anchors.of(self.loaded));
-                let taken = match anchored {
-                    Some(anchor) => Some(Region::at(window::start_of(part).wrapping_add(anchor))),
-                    None => Region::take(),
-                };
-                let region = match taken {
-                    Some(region) => region,
-                    None => {
-                        let loaded = self.loaded;
-                        self.empty(|window| !window.is_of(loaded));
-                        Region::take().ok_or(io::ErrorKind::OutOfMemory)?
-                    }
-                };
-                self.windows.push(Window::new(region, part, self.loaded));
+                let place = self.take_place(part)?;
+                self.windows.push(Window::new(place, part, self.loaded));
                 self.windows.len() - 1
             }
         };
         let window = &mut self.windows[index];
         self.counts.unmapped += window.unmap(run.page, run.end());
-        let protection = match run.writable {
-            true => libc::PROT_READ | libc::PROT_WRITE,
-            false => libc::PROT_READ,
-        };
-        let populate = match run.count <= MOST_POPULATED {
-            true => libc::MAP_POPULATE,
-            false => 0,
-        };
-        // SAFETY: the range lies in the window's own region, and nothing of this window is mapped
-        // there; with MAP_FIXED_NOREPLACE nothing else is replaced either.
-        let address = unsafe {
-            libc::mmap(
-                window.host(run.page) as *mut _,
-                (run.count * PAGE_SIZE) as usize,
-                protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE | populate,
-                file.as_raw_fd(),
-                offset as libc::off_t,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        window.place.map(&run, file, offset)?;
         self.counts.mapped += 1;
         match run.writable {
             true => self.writable.insert(run.physical, run.count),
@@ -344,12 +324,35 @@ impl ShadowWindows {
         Ok(())
     }
 
+    /// The place for a new window of a part.
+    fn take_place(&mut self, part: i64) -> io::Result<Place> {
+        if native::is_part(part) {
+            let space = self.native_space().ok_or(io::ErrorKind::NotFound)?;
+            return Ok(Place::Native(space.clone()));
+        }
+        let anchors = self.anchors.as_ref().filter(|_| anchors::is_common(part));
+        if let Some(anchor) = anchors.map(|anchors| anchors.of(self.loaded)) {
+            let base = start_of(part).wrapping_add(anchor);
+            return Ok(Place::Here(Region::at(base)));
+        }
+        let region = match Region::take() {
+            Some(region) => region,
+            None => {
+                let loaded = self.loaded;
+                self.empty(|window| !window.is_of(loaded) && !native::is_part(window.part));
+                Region::take().ok_or(io::ErrorKind::OutOfMemory)?
+            }
+        };
+        Ok(Place::Here(region))
+    }
+
     /// Empties windows, those of other spaces first.
     fn make_room(&mut self) {
         let loaded = self.loaded;
-        self.empty(|window| !window.is_of(loaded));
+        let is_here = |window: &Window| !native::is_part(window.part);
+        self.empty(|window| is_here(window) && !window.is_of(loaded));
         if self.mappings() >= self.most_mappings {
-            self.empty(|_| true);
+            self.empty(is_here);
         }
     }
 
@@ -416,7 +419,8 @@ impl ShadowWindows {
     /// Forgets linear pages of the loaded space.
     pub fn drop_pages(&mut self, pages: PageRange) {
         let narrow = View::ALL.map(|view| narrow::named_pages(view, pages));
-        for pages in narrow.into_iter().flatten().chain([pages]) {
+        let native = native::named_pages(pages);
+        for pages in narrow.into_iter().chain([native, Some(pages)]).flatten() {
             let (first, end) = (pages.first, pages.last.saturating_add(1));
             for window in &mut self.windows {
                 if window.is_of(self.loaded) && !window.aside {

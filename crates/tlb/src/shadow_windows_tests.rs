@@ -52,6 +52,7 @@ impl Test {
             count,
             physical,
             writable,
+            executable: false,
         };
         let result = self
             .windows
@@ -313,6 +314,7 @@ fn runs_that_leave_their_part_are_refused() {
             count: 2,
             physical: 0,
             writable: true,
+            executable: false,
         };
         assert!(test.windows.map(run, test.file.as_fd(), 0).is_err());
     }

@@ -3,10 +3,16 @@
 
 use clap::ValueEnum;
 use tollgate_confine::{self as confine, Setup, ThreadKind, Tree, TreeAccess};
-use tollgate_machine::config::{NetworkKind, VmConfig};
+use tollgate_machine::config::{NetworkKind, UserCode, VmConfig};
+use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm::{RunOutcome, Vm};
 
 use crate::failure::Failure;
+
+const CONFINED: &str = "the machine is confined, and programs that run natively need processes of their \
+                        own:";
+const STRICT_AND_NATIVE: &str = "--confine strict: programs that run natively need processes, which a \
+                                 confined machine cannot start; use --knob user-code=translated";
 
 /// How much the threads are confined.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +36,12 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
         Confinement::Strict => confine::Confine::Strict,
         Confinement::Off => return Ok(()),
     };
+    if config.user_code != UserCode::Translated {
+        return match how {
+            Confinement::Strict => Err(Failure::host(STRICT_AND_NATIVE)),
+            Confinement::Auto | Confinement::Off => Ok(()),
+        };
+    }
     let trees = config.shares.iter().map(|share| Tree {
         path: share.path.clone(),
         access: match share.readonly {
@@ -45,6 +57,20 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
         exit_code,
     })
     .map_err(Failure::host)
+}
+
+/// Whether the knobs of this machine may get these values while it runs.
+///
+/// # Errors
+/// One line that says what confinement forbids.
+pub fn allows(assignments: &[Assignment]) -> Result<(), String> {
+    let is_native = |it: &&Assignment| it.knob().name == "user-code" && it.value() != "translated";
+    match assignments.iter().find(is_native) {
+        Some(_) if confine::report().is_some() => {
+            Err(format!("{CONFINED} start it with --confine off"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Confines the calling thread, which has set the machine up and will end it.

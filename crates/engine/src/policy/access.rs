@@ -16,6 +16,10 @@ pub enum Access {
     /// As with `Direct`, but the parts that most programs use are reached by their space's
     /// [anchor](tollgate_tlb::shadow_windows::anchors), which the host's GS holds.
     Anchored,
+    /// As with `Checked`, in a program of which only some pages are translated: the processor runs
+    /// the others as they are, without this engine. No block of another page has this way in its
+    /// mode, so a branch to one leaves translated code.
+    PartlyNative,
 }
 
 // The context stores what is known of programs for each way of access.
@@ -23,7 +27,7 @@ const _: () = assert!(Access::COUNT == crate::abi::context::WAYS);
 
 impl Access {
     /// The number of ways.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 
     /// Whether accesses are made to shadow windows.
     pub const fn is_direct(self) -> bool {

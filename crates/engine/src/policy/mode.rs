@@ -367,9 +367,12 @@ impl Mode {
     /// Returns this mode with the given form of access, or the best one that it supports: anchored
     /// access becomes direct access, and that becomes a look-up.
     pub fn with_access(mut self, access: Access) -> Self {
-        let anchored = ModeFlags::LONG | ModeFlags::USER | ModeFlags::CODE64;
+        let is_64_bit_program = self
+            .flags
+            .contains(ModeFlags::LONG | ModeFlags::USER | ModeFlags::CODE64);
         self.access = match self.may_be_direct() {
-            true if access == Access::Anchored && !self.flags.contains(anchored) => Access::Direct,
+            true if access == Access::Anchored && !is_64_bit_program => Access::Direct,
+            true if access == Access::PartlyNative && !is_64_bit_program => Access::Checked,
             true => access,
             false => Access::Checked,
         };

@@ -4,6 +4,7 @@ use crate::execution::instruction_cache::InstructionCounts;
 use crate::execution::vcpu::Vcpu;
 use crate::memory::shadow_tables::ShadowCounts;
 use crate::memory::space_switch::SpaceLoads;
+use crate::translated::NativeCounts;
 use tollgate_engine::abi::fast_paths::{FAST_PATHS, FastPath};
 use tollgate_engine::engine::EngineCounts;
 use tollgate_engine::preemption::Stops;
@@ -35,6 +36,8 @@ pub struct VcpuCounts {
     pub stops: Stops,
     /// The engine's work: translations and what became of them.
     pub engine: EngineCounts,
+    /// Counts of programs that run natively.
+    pub native: NativeCounts,
     /// Faults that were delivered by comparing with an earlier delivery.
     pub repeated_deliveries: u64,
 }
@@ -63,6 +66,7 @@ impl VcpuCounts {
             ("window-emptied", self.windows.emptied),
             ("window-aside", self.windows.put_aside),
         ]);
+        counts.extend(self.native.named());
         counts
     }
 }
@@ -85,6 +89,7 @@ impl Vcpu {
             instruction_cache: self.runner.instructions.results.counts,
             stops: self.pending.checkpoints().what_stopped(),
             engine: self.runner.engine.counts(),
+            native: self.runner.native.counts,
             repeated_deliveries: self.runner.fault_deliveries.repeated,
         }
     }

@@ -90,6 +90,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if self.non_register.ignores_x87_error {
             return self.step_ignoring_x87_error();
         }
+        if R::runs_otherwise(self)? {
+            return Ok(());
+        }
         let Some(entry) = R::entry(self, Extent::Free)? else {
             return Ok(());
         };

@@ -145,6 +145,16 @@ pub trait Runner: Sized {
     ) {
     }
 
+    /// Runs guest code in a way that needs no entry, until it needs the monitor. Returns false if
+    /// the code at CS:RIP does not run in such a way.
+    ///
+    /// # Errors
+    /// The vCPU cannot continue.
+    #[inline]
+    fn runs_otherwise<P: Platform>(_vcpu: &mut Running<'_, Self, P>) -> Result<bool, VcpuStop> {
+        Ok(false)
+    }
+
     /// Finds the place where guest code resumes. `None` means that an exception was raised instead,
     /// or that the monitor must look for events first.
     ///

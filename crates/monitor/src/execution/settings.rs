@@ -3,7 +3,7 @@
 use crate::execution::due_work::Due;
 use crate::execution::instruction_cache::InstructionSource;
 use crate::execution::vcpu::Vcpu;
-use crate::memory::access_policy::{Accounts, MemoryAccess};
+use crate::memory::access_policy::{Accounts, MemoryAccess, UserCode};
 use crate::memory::shadow_tables::ShadowChoices;
 use crate::memory::space_switch::SpaceSwitch;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -23,6 +23,8 @@ pub struct VcpuSettings {
     /// How real-mode code and 32-bit and 64-bit code access guest memory. If the process has no
     /// room for shadow windows, all accesses are looked up.
     pub memory_access: MemoryAccess,
+    /// How 64-bit programs run. If the process has no room for shadow windows, all are translated.
+    pub user_code: UserCode,
     /// Whether 64-bit programs with direct memory access use the
     /// [anchor](tollgate_tlb::shadow_windows::anchors) of their space for the parts that it leads
     /// to. Another machine of the process may have taken all anchors.
@@ -42,6 +44,7 @@ impl Vcpu {
             shadow: self.view.translations.choices(),
             memory_access: self.runner.memory_access,
             anchors: self.runner.uses_anchors,
+            user_code: self.runner.user_code,
             space_switch: self.runner.space_switch,
             interruptible: self.pending.checkpoints().interruptible(),
         }
@@ -70,9 +73,11 @@ impl Vcpu {
         if settings.shadow != before.shadow {
             self.view.translations.set_choices(settings.shadow);
         }
-        let access = (settings.memory_access, settings.anchors);
-        if access != (before.memory_access, before.anchors) {
-            (self.runner.memory_access, self.runner.uses_anchors) = access;
+        let access = |it: &VcpuSettings| (it.memory_access, it.anchors, it.user_code);
+        if access(&settings) != access(&before) {
+            self.runner.memory_access = settings.memory_access;
+            self.runner.uses_anchors = settings.anchors;
+            self.runner.user_code = settings.user_code;
             self.begin_memory_access();
         }
         self.runner.space_switch = settings.space_switch;
@@ -94,7 +99,15 @@ impl Vcpu {
         let uses_anchors = self.runner.uses_anchors && choice != MemoryAccess::Checked;
         self.view.translations.use_anchors(uses_anchors);
         let has_anchors = self.view.translations.has_anchors();
-        *self.runner.accounts = Accounts::new(choice, has_anchors);
+        let user_code = match self.view.translations.has_windows() {
+            true => self.runner.user_code,
+            false => UserCode::Translated,
+        };
+        if user_code == UserCode::Translated {
+            self.view.translations.drop_programs();
+            self.runner.native.end_all();
+        }
+        *self.runner.accounts = Accounts::new(choice, has_anchors).with_user_code(user_code);
         self.runner.program_access = self.runner.accounts.access();
         self.runner.forget_level_changes();
         self.due = Due::ALL;

@@ -24,6 +24,18 @@ pub enum MemoryAccess {
     Direct,
 }
 
+/// How 64-bit programs of 64-bit systems run.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum UserCode {
+    /// By copy-translation, as all other code.
+    #[default]
+    Translated,
+    /// As they are, in processes of the host, where that is possible.
+    Native,
+    /// In the way that each space has earned, with [`MemoryAccess::Adaptive`]; translated without.
+    Adaptive,
+}
+
 /// The regions for which this process has room in addition to other mappings.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
@@ -62,6 +74,13 @@ const EARNED_AFTER_AT_MOST: u64 = 20_000_000_000;
 const SHARE: u64 = 4;
 /// Nanoseconds that windows may cost in addition, from the start.
 const ADVANCE: u64 = 5_000_000;
+/// Nanoseconds that a space must run translated to run natively the first time. Its process must
+/// then be given all pages that the program uses.
+const EARNED_NATIVE_AFTER: u64 = 12_000_000;
+/// Nanoseconds that it costs to enter a program and to leave it.
+const ENTRY_COST: u64 = 8_000;
+/// Entries of a program between two looks at what they have cost.
+const ENTRIES_BETWEEN_LOOKS: u32 = 64;
 /// Maximum number of spaces that have accounts.
 const MOST_SPACES: usize = 256;
 
@@ -77,6 +96,12 @@ struct Account {
     /// Nanoseconds that the space must run to earn windows.
     earned_after: u64,
     is_direct: bool,
+    /// Nanoseconds that the space has run translated since it last ran natively.
+    ran_translated: u64,
+    /// Nanoseconds that it must run translated to run natively.
+    native_after: u64,
+    /// Since when the space has run natively.
+    native: Option<NativeAccount>,
     /// Whether the programs of the space use only parts that an anchor leads to, and not the first
     /// part.
     is_common: bool,
@@ -89,6 +114,9 @@ impl Account {
         filled: 0,
         earned_after: EARNED_AFTER,
         is_direct: false,
+        ran_translated: 0,
+        native_after: EARNED_NATIVE_AFTER,
+        native: None,
         is_common: true,
     };
 
@@ -121,9 +149,50 @@ impl Account {
         let earned_after = (self.earned_after * LONGER).min(EARNED_AFTER_AT_MOST);
         *self = Self {
             earned_after,
+            ran_translated: self.ran_translated,
+            native_after: self.native_after,
+            native: self.native,
             ..Self::NEW
         };
     }
+
+    /// Lets the space run natively if it has earned that now. Returns whether it did.
+    fn earns_native(&mut self) -> bool {
+        let earns = self.native.is_none() && self.ran_translated >= self.native_after;
+        if earns {
+            self.native = Some(NativeAccount::default());
+        }
+        earns
+    }
+
+    /// Follows an entry of the space's program. Returns whether the space is translated from now on,
+    /// because entries have cost too much.
+    fn enters(&mut self) -> bool {
+        let Some(native) = &mut self.native else {
+            return false;
+        };
+        native.entries += 1;
+        if !native.entries.is_multiple_of(ENTRIES_BETWEEN_LOOKS) {
+            return false;
+        }
+        let cost = u64::from(native.entries) * ENTRY_COST;
+        if cost <= ADVANCE + native.ran / SHARE {
+            return false;
+        }
+        self.native = None;
+        self.ran_translated = 0;
+        self.native_after = (self.native_after * LONGER).min(EARNED_AFTER_AT_MOST);
+        true
+    }
+}
+
+/// The account of a space while its programs run natively.
+#[derive(Clone, Copy, Default, Debug)]
+struct NativeAccount {
+    /// Nanoseconds that the space has run.
+    ran: u64,
+    /// How often its programs were entered.
+    entries: u32,
 }
 
 /// A moment by the two counters that accounts are kept in, both counted since the start.
@@ -139,6 +208,8 @@ pub(crate) struct Moment {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     choice: MemoryAccess,
+    /// How programs run.
+    user_code: UserCode,
     /// The form of direct access for programs that use common parts.
     anchored: Access,
     accounts: FxHashMap<u64, Account>,
@@ -160,6 +231,7 @@ impl Accounts {
     pub(crate) fn new(choice: MemoryAccess, are_anchors: bool) -> Self {
         Self {
             choice,
+            user_code: UserCode::Translated,
             anchored: match are_anchors {
                 true => Access::Anchored,
                 false => Access::Direct,
@@ -171,6 +243,11 @@ impl Accounts {
             without_paging: Account::NEW,
             without_paging_met: None,
         }
+    }
+
+    /// These accounts, with programs that run in this way.
+    pub(crate) fn with_user_code(self, user_code: UserCode) -> Self {
+        Self { user_code, ..self }
     }
 
     pub(crate) fn choice(&self) -> MemoryAccess {
@@ -190,7 +267,13 @@ impl Accounts {
         let filled = now.fills.saturating_sub(self.since.fills);
         self.since = now;
         let account = self.account();
-        account.ran += ran;
+        match &mut account.native {
+            Some(native) => native.ran += ran,
+            None => {
+                account.ran += ran;
+                account.ran_translated += ran;
+            }
+        }
         account.filled += filled;
     }
 
@@ -204,7 +287,7 @@ impl Accounts {
         self.add(now);
         self.root = root;
         let account = self.account();
-        if !keeps && !account.is_direct {
+        if !keeps && !account.is_direct && account.native.is_none() {
             *account = Account::NEW;
         }
     }
@@ -226,9 +309,13 @@ impl Accounts {
 
     /// How programs access memory in the space whose tables begin at `root`.
     pub(crate) fn access_of(&self, root: u64) -> Access {
+        if self.user_code == UserCode::Native {
+            return Access::PartlyNative;
+        }
         match self.choice {
             MemoryAccess::Checked => Access::Checked,
             MemoryAccess::Adaptive => match self.accounts.get(&root) {
+                Some(account) if account.native.is_some() => Access::PartlyNative,
                 Some(account) if account.is_direct && account.is_common => self.anchored,
                 Some(account) if account.is_direct => Access::Direct,
                 _ => Access::Checked,
@@ -296,6 +383,26 @@ impl Accounts {
         self.account().earns()
     }
 
+    /// Records that the loaded space's program is running translated. Returns whether it runs
+    /// natively from now on. [`Self::earns`] has counted the time.
+    pub(crate) fn earns_native(&mut self) -> bool {
+        self.user_code == UserCode::Adaptive && self.adapts() && self.account().earns_native()
+    }
+
+    /// Records that the loaded space's program is entered natively at time `now`. Returns whether
+    /// it is translated from now on.
+    pub(crate) fn enters_native(&mut self, now: impl FnOnce() -> Moment) -> bool {
+        if self.user_code != UserCode::Adaptive || !self.adapts() {
+            return false;
+        }
+        let is_due = (self.account().native)
+            .is_some_and(|it| (it.entries + 1).is_multiple_of(ENTRIES_BETWEEN_LOOKS));
+        if is_due {
+            self.add(now());
+        }
+        self.account().enters()
+    }
+
     /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.
     /// Returns whether the space loses them.
     pub(crate) fn spend(&mut self, cost: u64, now: Moment) -> bool {
@@ -304,6 +411,14 @@ impl Accounts {
         }
         self.add(now);
         self.account().spend(cost)
+    }
+
+    /// Notes that programs cannot run natively after all.
+    pub(crate) fn refuse_native(&mut self) {
+        self.user_code = UserCode::Translated;
+        for account in self.accounts.values_mut() {
+            account.native = None;
+        }
     }
 
     /// Resets the account of the loaded space, which turned out to be a different space from the
@@ -390,6 +505,30 @@ mod tests {
         assert!(accounts.earns(at(40 * MS)));
         // A long running time pays for a high cost.
         assert!(!accounts.spend(200 * MS, at(1040 * MS)));
+    }
+
+    #[test]
+    fn a_space_runs_natively_while_it_seldom_enters_the_kernel() {
+        let mut accounts = adaptive().with_user_code(UserCode::Adaptive);
+        accounts.load(1, true, at(0));
+        accounts.earns(at(11 * MS));
+        assert!(!accounts.earns_native());
+        accounts.earns(at(12 * MS));
+        assert!(accounts.earns_native());
+        assert_eq!(accounts.access(), Access::PartlyNative);
+        let enter = |accounts: &mut Accounts, time: u64, often: u64| {
+            (0..often).any(|number| accounts.enters_native(|| at(time + number * MS / 10)))
+        };
+        // An entry each 100 us pays, one each 10 us does not.
+        assert!(!enter(&mut accounts, 12 * MS, 10_000));
+        let mut lost = false;
+        for number in 0..100_000 {
+            lost |= accounts.enters_native(|| at(1012 * MS + number * MS / 100));
+        }
+        assert!(lost);
+        assert_ne!(accounts.access(), Access::PartlyNative);
+        accounts.earns(at(2030 * MS));
+        assert!(!accounts.earns_native(), "now it takes longer");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::memory::guest_view::{GuestView, Target};
 use crate::memory::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 use crate::memory::space_switch::SpaceLoad;
 use crate::memory::translations::Translations;
-use crate::memory::windows::{Comparing, PageAccess};
+use crate::memory::windows::{Comparing, PageAccess, WindowsOf};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
 use tollgate_memory::GuestMemory;
@@ -276,15 +276,16 @@ impl Guest {
         let stops = self.found_in_windows.is_multiple_of(3);
         if aside {
             let comparing = &mut self.comparing;
-            self.compared_on += u32::from(comparing.goes_on(&self.view, linear, privilege));
-            (self.view).take_window_back(&self.state, linear, privilege, comparing, |_| stops);
+            let of = WindowsOf::Translated(privilege);
+            self.compared_on += u32::from(comparing.goes_on(&self.view, linear, of));
+            (self.view).take_window_back(&self.state, linear, of, comparing, |_| stops);
         }
         if let Ok(Target::Ram(_)) = self.view.resolve(&self.state, linear, kind, privilege) {
             let from = stops.then_some(u64::from(self.found_in_windows) % 16);
             let access = PageAccess {
                 linear,
                 kind,
-                privilege,
+                of: WindowsOf::Translated(privilege),
             };
             (self.view).fill_window(&self.state, access, from, |_| stops);
         }

@@ -26,7 +26,7 @@ use crate::memory::space_switch::{SpaceLoad, SpaceLoads};
 use std::io;
 use tollgate_exits::counter::counter;
 use tollgate_tlb::shadow_windows::WindowCounts;
-use tollgate_tlb::shadow_windows::narrow::page_of;
+use tollgate_tlb::shadow_windows::page_of;
 use tollgate_tlb::{
     Allows, Comparison, Derived, Entry, LongTlb, LookUpFor, Origins, PageRange, Run, Slots,
     SoftwareTlb, Stores, TableEntries, View,

@@ -7,7 +7,7 @@ use tollgate_exits::latency::InterruptibleWork;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::anchors::is_common;
-use tollgate_tlb::shadow_windows::narrow;
+use tollgate_tlb::shadow_windows::{narrow, native, page_of};
 use tollgate_tlb::{KnownPage, Run};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{
@@ -44,7 +44,7 @@ const MOST_PIECES: usize = 64;
 pub(crate) struct PageAccess {
     pub(crate) linear: LinearAddress,
     pub(crate) kind: AccessKind,
-    pub(crate) privilege: Privilege,
+    pub(crate) of: WindowsOf,
 }
 
 /// The result of mapping a page and its neighbours.
@@ -56,7 +56,7 @@ pub(crate) struct Filled {
 }
 
 /// Adds a page to runs in ascending order.
-fn push(runs: &mut Vec<Run>, page: Run) {
+pub(super) fn push(runs: &mut Vec<Run>, page: Run) {
     match runs.last_mut() {
         Some(last) if last.goes_on_with(&page) => last.count += 1,
         _ => runs.push(page),
@@ -71,28 +71,44 @@ fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
     }
 }
 
-/// The address that windows use for an address that is accessed with these rights.
-fn named_in_windows(
-    state: &CpuState,
-    linear: LinearAddress,
-    privilege: Privilege,
-) -> LinearAddress {
-    match state.is_long_mode() {
-        true => linear,
-        false => narrow::named(view_of(privilege), linear),
+/// Whose accesses windows serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WindowsOf {
+    /// Translated code with these rights.
+    Translated(Privilege),
+    /// Programs that run natively.
+    Native,
+}
+
+impl WindowsOf {
+    /// With whose rights the page tables are walked.
+    fn privilege(self) -> Privilege {
+        match self {
+            Self::Translated(privilege) => privilege,
+            Self::Native => Privilege::User,
+        }
+    }
+
+    /// The address that these windows use for an address.
+    fn named(self, state: &CpuState, linear: LinearAddress) -> LinearAddress {
+        match self {
+            Self::Native => native::named(linear),
+            Self::Translated(_) if state.is_long_mode() => linear,
+            Self::Translated(privilege) => narrow::named(view_of(privilege), linear),
+        }
     }
 }
 
 /// The linear address of a page that is numbered as in windows.
-fn address_of(page: u64) -> LinearAddress {
-    LinearAddress(narrow::page_of(page).unwrap_or(page) * PAGE_SIZE)
+pub(super) fn address_of(page: u64) -> LinearAddress {
+    LinearAddress(page_of(page).unwrap_or(page) * PAGE_SIZE)
 }
 
 /// The progress of comparing a window that was put aside with the guest's tables.
 #[derive(Default)]
 pub(crate) struct Comparing {
     /// The window that is compared, and the stamp of the derived data when the comparison began.
-    of: Option<(LinearAddress, Privilege, Voided)>,
+    of: Option<(LinearAddress, WindowsOf, Voided)>,
     runs: Vec<Run>,
     /// Index of the run that is being compared, and the next page in that run.
     run: usize,
@@ -106,13 +122,8 @@ pub(crate) struct Comparing {
 impl Comparing {
     /// Whether the comparison can resume where it stopped: nothing that was confirmed has been
     /// invalidated since, and the window has not changed.
-    pub(crate) fn goes_on(
-        &self,
-        view: &GuestView,
-        linear: LinearAddress,
-        privilege: Privilege,
-    ) -> bool {
-        let now = (linear, privilege, view.translations.voided());
+    pub(crate) fn goes_on(&self, view: &GuestView, linear: LinearAddress, of: WindowsOf) -> bool {
+        let now = (linear, of, view.translations.voided());
         self.of.is_some_and(|of| of == now)
     }
 
@@ -147,22 +158,23 @@ impl PageTableMemory for ReadOnly<'_> {
 }
 
 impl GuestView {
-    /// The translation of an address that was accessed before, if code of this level can use a
-    /// window for the address. Sets no bit in any table.
-    fn accessed(
+    /// The translation of an address that was accessed before, if such an access is allowed and a
+    /// window can serve it. Sets no bit in any table.
+    pub(crate) fn accessed(
         &mut self,
         state: &CpuState,
-        linear: LinearAddress,
-        privilege: Privilege,
+        (linear, kind): (LinearAddress, AccessKind),
+        of: WindowsOf,
     ) -> Option<Translation> {
+        let privilege = of.privilege();
         let mut memory = ReadOnly {
             memory: &mut self.memory,
             wanted: false,
         };
         let registers = PagingRegisters::of(state);
-        let walk = registers.walk(&mut memory, linear, AccessKind::Read, privilege);
+        let walk = registers.walk(&mut memory, linear, kind, privilege);
         let found = walk.ok().filter(|_| !memory.wanted)?;
-        let named = named_in_windows(state, linear, privilege);
+        let named = of.named(state, linear);
         let is_lower = named.0 >> 63 == 0;
         // A global page in a window of one space would have to be found by INVLPG in all other
         // spaces.
@@ -181,7 +193,7 @@ impl GuestView {
         linear: LinearAddress,
         privilege: Privilege,
     ) -> bool {
-        let named = named_in_windows(state, linear, privilege);
+        let named = WindowsOf::Translated(privilege).named(state, linear);
         self.translations.is_window_aside(named)
     }
 
@@ -189,6 +201,15 @@ impl GuestView {
     fn is_plain(&self, physical_page: u64) -> bool {
         let page_use = self.memory.ram().page_use(physical_page);
         matches!(page_use, PageUse::Ram | PageUse::Saved)
+    }
+
+    /// Whether a page is plain RAM that windows with this name for it can have. The processes that
+    /// run programs natively do not have the files of snapshots.
+    pub(super) fn has_file(&self, physical_page: u64, named: LinearAddress) -> bool {
+        match native::page_of(named.page()) {
+            Some(_) => self.memory.ram().page_use(physical_page) == PageUse::Ram,
+            None => self.is_plain(physical_page),
+        }
     }
 
     /// Whether the monitor need not see stores to a page of RAM: the page holds no code, and is not
@@ -204,12 +225,13 @@ impl GuestView {
     /// the page, and `translation` is the translation of the latter.
     fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
         let physical = translation.physical.page();
-        let has_place = named.page() != PAGE_AT_4_GIB && self.is_plain(physical);
+        let has_place = named.page() != PAGE_AT_4_GIB && self.has_file(physical, named);
         has_place.then(|| Run {
             page: named.page(),
             count: 1,
             physical,
             writable: translation.writable_now && self.needs_no_watch(physical),
+            executable: false,
         })
     }
 
@@ -223,20 +245,16 @@ impl GuestView {
         from: Option<u64>,
         stops: impl Fn(InterruptibleWork) -> bool,
     ) -> Filled {
-        let PageAccess {
-            linear,
-            kind,
-            privilege,
-        } = access;
+        let PageAccess { linear, kind, of } = access;
         let nothing = Filled {
             found: false,
             next: 0,
         };
-        let Some(translation) = self.accessed(state, linear, privilege) else {
+        let Some(translation) = self.accessed(state, (linear, AccessKind::Read), of) else {
             return nothing;
         };
-        let named = named_in_windows(state, linear, privilege);
-        if kind == AccessKind::Write {
+        let named = of.named(state, linear);
+        if kind == AccessKind::Write || of == WindowsOf::Native {
             self.memory.take_own(translation.physical.page());
             self.follow_moved();
         }
@@ -260,7 +278,7 @@ impl GuestView {
             Some(runs) if !runs.is_empty() => (runs, 0),
             Some(_) => {
                 let from = from.unwrap_or(0);
-                self.with_neighbours(state, page, privilege, from, &mut walks, &stops)
+                self.with_neighbours(state, page, of, from, &mut walks, &stops)
             }
         };
         // The run that the access needs is mapped first. Once it is mapped, the others are
@@ -285,9 +303,9 @@ impl GuestView {
         }
         for (linear, walk) in walks {
             let translations = &mut self.translations;
-            let named = named_in_windows(state, linear, privilege);
-            translations.note_window(named, walk.page_size);
-            translations.note_for_window(view_of(privilege), linear, &walk, walk.writable_now);
+            translations.note_window(of.named(state, linear), walk.page_size);
+            let view = view_of(of.privilege());
+            translations.note_for_window(view, linear, &walk, walk.writable_now);
         }
         self.confirm(state);
         Filled { found, next }
@@ -300,7 +318,7 @@ impl GuestView {
         &mut self,
         state: &CpuState,
         page: Run,
-        privilege: Privilege,
+        of: WindowsOf,
         from: u64,
         walks: &mut Vec<(LinearAddress, Translation)>,
         stops: impl Fn(InterruptibleWork) -> bool,
@@ -316,7 +334,7 @@ impl GuestView {
                 let (address, named) = (address_of(at), LinearAddress(at * PAGE_SIZE));
                 let is_mapped = self.translations.window_run(named).is_some();
                 (!is_mapped)
-                    .then(|| self.accessed(state, address, privilege))
+                    .then(|| self.accessed(state, (address, AccessKind::Read), of))
                     .flatten()
                     .and_then(|translation| {
                         walks.push((address, translation));
@@ -356,7 +374,8 @@ impl GuestView {
         };
         let mut runs: Vec<Run> = Vec::new();
         for at in 0..pages {
-            if !self.is_plain(physical + at) || runs.len() > MOST_PIECES {
+            let named = LinearAddress(page.page * PAGE_SIZE);
+            if !self.has_file(physical + at, named) || runs.len() > MOST_PIECES {
                 return Some(Vec::new());
             }
             if at != 0
@@ -375,6 +394,7 @@ impl GuestView {
                     count: 1,
                     physical: physical + at,
                     writable: writable && self.needs_no_watch(physical + at),
+                    executable: false,
                 },
             );
         }
@@ -387,12 +407,13 @@ impl GuestView {
         mapped.is_some_and(|mapped| {
             mapped.physical + (run.page - mapped.page) == run.physical
                 && mapped.writable == run.writable
+                && mapped.executable == run.executable
                 && mapped.end() >= run.end()
         })
     }
 
     /// Maps a run, in as many pieces as it has in files: some of its pages may be in a snapshot's.
-    fn map_run(&mut self, run: Run) -> bool {
+    pub(super) fn map_run(&mut self, run: Run) -> bool {
         let ram = self.memory.ram();
         let mut done = 0;
         while done < run.count {
@@ -404,7 +425,7 @@ impl GuestView {
                 page: run.page + done,
                 count: source.pages,
                 physical,
-                writable: run.writable,
+                ..run
             };
             let mapped = (self.translations).map_window(piece, source.file, source.offset);
             if !mapped {
@@ -424,14 +445,14 @@ impl GuestView {
         &mut self,
         state: &CpuState,
         linear: LinearAddress,
-        privilege: Privilege,
+        of: WindowsOf,
         comparing: &mut Comparing,
         stops: impl Fn(InterruptibleWork) -> bool,
     ) -> Option<bool> {
-        let named = named_in_windows(state, linear, privilege);
-        if !comparing.goes_on(self, linear, privilege) {
+        let named = of.named(state, linear);
+        if !comparing.goes_on(self, linear, of) {
             comparing.forget();
-            comparing.of = Some((linear, privilege, self.translations.voided()));
+            comparing.of = Some((linear, of, self.translations.voided()));
             comparing.runs = self.translations.runs_aside(named);
         }
         let Comparing {
@@ -452,7 +473,13 @@ impl GuestView {
                     return None;
                 }
                 let address = address_of(page);
-                let Some(now) = self.accessed(state, address, privilege) else {
+                let now = self
+                    .accessed(state, (address, AccessKind::Read), of)
+                    .filter(|_| {
+                        let fetch = (address, AccessKind::Fetch);
+                        !run.executable || self.accessed(state, fetch, of).is_some()
+                    });
+                let Some(now) = now else {
                     drop_from(gone, page, page + 1);
                     page += 1;
                     continue;
@@ -464,9 +491,9 @@ impl GuestView {
                     && (now.writable_now || !run.writable);
                 if is_same {
                     let translations = &mut self.translations;
-                    let named = named_in_windows(state, address, privilege);
-                    translations.note_window(named, now.page_size);
-                    translations.note_for_window(view_of(privilege), address, &now, run.writable);
+                    translations.note_window(of.named(state, address), now.page_size);
+                    let view = view_of(of.privilege());
+                    translations.note_for_window(view, address, &now, run.writable);
                     *agreed += 1;
                 } else {
                     drop_from(gone, page, end);
@@ -478,7 +505,7 @@ impl GuestView {
         }
         self.confirm(state);
         let is_same_space = *agreed * 2 >= *looked_at;
-        if is_same_space || privilege == Privilege::Supervisor {
+        if is_same_space || of.privilege() == Privilege::Supervisor {
             self.translations.take_window_back(named, gone);
         } else {
             self.translations.empty_windows();
@@ -531,6 +558,7 @@ impl GuestView {
                 count: 1,
                 physical: physical / PAGE_SIZE,
                 writable: writable && self.needs_no_watch(physical / PAGE_SIZE),
+                executable: false,
             };
             push(&mut runs, next);
         }

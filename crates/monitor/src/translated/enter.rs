@@ -17,6 +17,7 @@ use tollgate_engine::abi::vector_registers;
 use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written_code::Moment;
+use tollgate_engine::policy::access::Access;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;
@@ -129,6 +130,14 @@ impl Runner for Translated {
     }
 
     #[inline(always)]
+    fn runs_otherwise<P: Platform>(vcpu: &mut Running<'_, Self, P>) -> Result<bool, VcpuStop> {
+        if vcpu.runner.program_access != Access::PartlyNative {
+            return Ok(false);
+        }
+        vcpu.run_natively()
+    }
+
+    #[inline(always)]
     fn entry<P: Platform>(
         vcpu: &mut Running<'_, Self, P>,
         extent: Extent,
@@ -228,11 +237,12 @@ impl Translated {
         memory: &mut GuestMemory,
     ) -> bool {
         let was_held = self.instructions.written(write, memory);
+        let ran_natively = self.native.code.written(write.page, memory);
         let retired = self.engine.code_written(write, moment, memory);
-        if was_held {
+        if was_held || ran_natively {
             self.engine.clear_lines_without_code(write.page, memory);
         }
-        was_held || retired != 0
+        was_held || ran_natively || retired != 0
     }
 
     /// Enters guest code.

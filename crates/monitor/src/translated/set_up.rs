@@ -3,12 +3,13 @@
 
 use crate::execution::instruction_cache::InstructionExperiment;
 use crate::execution::runner::Runner;
-use crate::memory::access_policy::{Accounts, MemoryAccess};
+use crate::memory::access_policy::{Accounts, MemoryAccess, UserCode};
 use crate::memory::faulting_sites::FaultingSites;
 use crate::memory::space_switch::SpaceSwitch;
 use crate::memory::windows::Comparing;
 use crate::translated::memos::fault_deliveries::FaultDeliveries;
 use crate::translated::memos::known_tables::FastPathsKnown;
+use crate::translated::native::Native;
 use crate::translated::{PendingLink, Translated, memos, misses};
 use std::io;
 use std::sync::Arc;
@@ -60,6 +61,7 @@ impl Translated {
             accounts: Box::new(Accounts::new(MemoryAccess::Checked, false)),
             memory_access: MemoryAccess::Checked,
             uses_anchors: true,
+            user_code: UserCode::default(),
             space_switch: SpaceSwitch::default(),
             requests: Arc::clone(requests),
             half_filled: None,
@@ -70,6 +72,7 @@ impl Translated {
             instructions: InstructionExperiment::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,
+            native: Native::default(),
             _range: range,
         })
     }

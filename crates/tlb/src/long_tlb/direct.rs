@@ -3,8 +3,8 @@
 use super::{LongTlb, ROOT_BYTES};
 use crate::derived::{PageRange, SpaceNumber};
 use crate::parts::{HALF, unsigned};
-use crate::shadow_windows::narrow::is_part;
 use crate::shadow_windows::{ShadowWindows, anchors};
+use crate::shadow_windows::{narrow, native};
 use crate::slots::{KnownPage, Table};
 use crate::view::View;
 
@@ -18,6 +18,12 @@ pub enum GsTarget {
     Anchor,
     /// The window of a view of a guest with 32-bit linear addresses.
     Narrow(View),
+}
+
+/// Whether the table for direct access has no entry for a part: that of a 32-bit guest (see
+/// [`LongTlb::narrow_deltas`]) or of programs that run natively.
+fn is_elsewhere(part: i64) -> bool {
+    narrow::is_part(part) || native::is_part(part)
 }
 
 impl LongTlb {
@@ -66,8 +72,7 @@ impl LongTlb {
         parts.extend(before);
         let deltas: Vec<(i64, u64)> = parts.iter().map(|&it| (it, windows.delta(it))).collect();
         for (part, delta) in deltas {
-            if is_part(part) {
-                // A part of a 32-bit guest: see [`Self::narrow_deltas`].
+            if is_elsewhere(part) {
                 continue;
             }
             let view = if part < 0 {
@@ -123,7 +128,7 @@ impl LongTlb {
             let Some((part, space)) = windows.owner(index) else {
                 return self.follow_anchor();
             };
-            if !is_part(part) && (space == Some(left) || space == Some(to)) {
+            if !is_elsewhere(part) && (space == Some(left) || space == Some(to)) {
                 let delta = windows.delta(part);
                 self.point_direct(View::User, part, delta);
             }

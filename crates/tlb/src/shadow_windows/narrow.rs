@@ -14,7 +14,7 @@
 //! In such a window nothing is ever mapped above the first 4 GiB, where an access that should wrap
 //! continues.
 
-use super::window::{part_of, start_of};
+use super::part::{part_of, start_of};
 use super::{BesideWindow, Run, ShadowWindows};
 use crate::derived::PageRange;
 use crate::parts::HALF;

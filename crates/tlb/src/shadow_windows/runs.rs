@@ -14,6 +14,8 @@ pub struct Run {
     pub physical: u64,
     /// Whether stores are allowed.
     pub writable: bool,
+    /// Whether the pages may be executed, which concerns [native](super::native) programs only.
+    pub executable: bool,
 }
 
 impl Run {
@@ -30,7 +32,7 @@ impl Run {
             page,
             count: end - page,
             physical: self.physical + (page - self.page),
-            writable: self.writable,
+            ..*self
         })
     }
 
@@ -40,6 +42,7 @@ impl Run {
         self.end() == next.page
             && self.physical + self.count == next.physical
             && self.writable == next.writable
+            && self.executable == next.executable
     }
 }
 
@@ -155,6 +158,7 @@ mod tests {
                     count,
                     physical,
                     writable,
+                    executable: false,
                 };
                 runs.insert(run);
                 pages.extend((0..count).map(|at| (page + at, (physical + at, writable))));

@@ -20,6 +20,7 @@ use tollgate_machine::vm_handle::{
 use super::command::{LATE, Name, SNAPSHOT_PATIENCE, ThenName};
 use super::identity::Identity;
 use super::{mouse, screen, typing};
+use crate::confinement;
 use crate::statistics::Reporter;
 
 /// A request: a command, its arguments, and an `id` that the answer repeats.
@@ -453,6 +454,7 @@ fn turn_knobs(
         .map(|(name, value)| Assignment::of(name, value))
         .collect();
     let assignments = assignments.map_err(|error| error.to_string())?;
+    confinement::allows(&assignments)?;
     if !assignments.is_empty() {
         handle.turn_knobs(&assignments);
     }
@@ -620,7 +622,7 @@ mod tests {
         assert_eq!(
             turned,
             json!({"ok": true, "knobs": {
-                "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "anchors": "on", "switch": "inline",
+                "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "anchors": "on", "user-code": "translated", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
                 "double-invalidation": "entry-count", "compare-entries": "on", "icache": "fast-path", "interruptible": "restart"

@@ -99,7 +99,7 @@ fn a_list_shows_every_knob_as_it_stands() {
     let output = set(&folder, &["vif=off", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let knobs = json!({"vif": "off", "vir": "off", "transition": "call",
-        "memory-access": "adaptive", "anchors": "on", "switch": "inline", "shadow-tables": "auto",
+        "memory-access": "adaptive", "anchors": "on", "user-code": "translated", "switch": "inline", "shadow-tables": "auto",
         "invalidation": "inline", "reverse-map": "on", "double-invalidation": "entry-count",
         "compare-entries": "on", "icache": "fast-path", "interruptible": "restart"});
     assert_eq!(answer, json!({"ok": true, "knobs": knobs}));
@@ -130,7 +130,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     for (words, message) in [
         (
             &["vid=on"][..],
-            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible\n",
+            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, user-code, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible\n",
         ),
         (
             &["vif=perhaps"],
@@ -138,7 +138,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
         ),
         (
             &["vif"],
-            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, anchors, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible\n",
+            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, anchors, user-code, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible\n",
         ),
         (
             &["vif=on", "vif=off"],
@@ -153,7 +153,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     let answer = ask(&socket, &json!({"command": "set", "knobs": {"vid": "on"}}));
     assert_eq!(
         answer,
-        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"})
+        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, user-code, switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"})
     );
     quit(child, &socket);
 }

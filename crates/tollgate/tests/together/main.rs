@@ -39,6 +39,7 @@ mod lost_output;
 mod marks;
 mod mouse;
 mod multiboot;
+mod native;
 mod network_load;
 mod other_systems;
 mod package;

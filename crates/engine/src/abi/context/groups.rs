@@ -12,7 +12,7 @@ use crate::abi::strings::ROUTINES;
 use std::sync::atomic::AtomicU32;
 
 /// The number of ways in which programs reach memory.
-pub const WAYS: usize = 3;
+pub const WAYS: usize = 4;
 
 /// The sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.

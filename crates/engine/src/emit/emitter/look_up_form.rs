@@ -1,7 +1,7 @@
 //! The form of the look-ups of a block, which is decided once for each block.
 
 use super::shared_look_up_range::WINDOW_BYTES;
-use crate::policy::access::{Access, AccessUnavailable};
+use crate::policy::access::AccessUnavailable;
 use crate::policy::mode::{Mode, ModeFlags};
 
 /// Number of access sizes for which the code of [`LookUpForm::Long`] is kept: 0 to
@@ -42,8 +42,8 @@ impl LookUpForm {
     /// The sequence for code of a mode. No other function decides this.
     pub(crate) fn of(mode: &Mode) -> Result<Self, AccessUnavailable> {
         match mode.access {
-            Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
-            Access::Checked => Ok(Self::Flat),
+            access if !access.is_direct() && mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
+            access if !access.is_direct() => Ok(Self::Flat),
             access if *mode == mode.with_access(access) => Ok(Self::direct(mode)),
             access => Err(AccessUnavailable(access)),
         }

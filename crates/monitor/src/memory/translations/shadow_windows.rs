@@ -3,8 +3,9 @@
 use super::Translations;
 use std::os::fd::BorrowedFd;
 use tollgate_memory::PageSpan;
+use tollgate_tlb::shadow_windows::native::SharedNativeSpace;
 use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
-use tollgate_tlb::{Allows, GsTarget, KnownPage, View};
+use tollgate_tlb::{Allows, GsTarget, KnownPage, SpaceNumber, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Translation;
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
@@ -76,6 +77,41 @@ impl Translations {
     #[inline]
     pub(crate) fn lead_gs(&mut self, to: GsTarget) {
         self.long_tlb.lead_gs(to);
+    }
+
+    /// The number under which the loaded space has windows.
+    pub(crate) fn window_space(&self) -> SpaceNumber {
+        let windows = self.long_tlb.windows();
+        windows.map_or_else(SpaceNumber::default, |windows| windows.loaded())
+    }
+
+    /// Whether the programs of the loaded space can run natively.
+    pub(crate) fn has_program(&self) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.native_space().is_some())
+    }
+
+    /// See [`ShadowWindows::set_native_space`](tollgate_tlb::ShadowWindows::set_native_space).
+    pub(crate) fn set_program(&mut self, program: Option<SharedNativeSpace>) {
+        self.long_tlb
+            .change_windows(|windows| windows.set_native_space(program));
+    }
+
+    /// Takes the programs of all spaces away.
+    pub(crate) fn drop_programs(&mut self) {
+        self.long_tlb
+            .change_windows(|windows| windows.drop_native_spaces(|_| true));
+    }
+
+    /// An address of the loaded space's program whose window is put aside.
+    pub(crate) fn program_aside(&self) -> Option<LinearAddress> {
+        self.long_tlb.windows()?.native_aside()
+    }
+
+    /// Unmaps a page of code from all programs that run natively.
+    pub(crate) fn unmap_executable(&mut self, physical_page: u64) {
+        self.long_tlb
+            .change_windows(|windows| windows.unmap_executable(physical_page));
     }
 
     /// Puts the windows of the loaded space aside.

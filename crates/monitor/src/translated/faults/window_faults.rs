@@ -5,7 +5,7 @@ use crate::execution::stop::VcpuStop;
 use crate::memory::access_policy::{MemoryAccess, Moment};
 use crate::memory::addresses::view_of;
 use crate::memory::guest_view::Target;
-use crate::memory::windows::PageAccess;
+use crate::memory::windows::{PageAccess, WindowsOf};
 use crate::translated::Translated;
 use crate::translated::processor::Processor;
 use crate::translated::work_left::Work;
@@ -102,7 +102,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let access = PageAccess {
                     linear,
                     kind,
-                    privilege,
+                    of: WindowsOf::Translated(privilege),
                 };
                 if self.processor().map_window(access, None) {
                     self.processor().follow_fault(block, begun.0);
@@ -145,7 +145,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// The present moment, for the accounts.
-    fn moment(&self) -> Moment {
+    pub(in crate::translated) fn moment(&self) -> Moment {
         Moment {
             time: self.platform.now().0,
             fills: self.view.translations.fills(),
@@ -199,6 +199,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let now = self.moment();
         let earns = self.runner.accounts.earns(now);
+        if self.runner.context.cpu.is_64_bit() && self.runner.accounts.earns_native() {
+            self.processor().follow_access_choice();
+            return;
+        }
         if !earns
             && (self.runner.half_filled != Some(self.runner.accounts.root())
                 || !self.runner.program_access.is_direct())
@@ -256,13 +260,14 @@ impl Processor<'_> {
         privilege: Privilege,
         is_second: bool,
     ) -> Option<bool> {
+        let of = WindowsOf::Translated(privilege);
         let begin = self.begin_work();
-        let goes_on = self.runner.comparing.goes_on(self.view, linear, privilege);
+        let goes_on = self.runner.comparing.goes_on(self.view, linear, of);
         let requests = &self.runner.requests;
         let stops = |work| (goes_on || !is_second) && requests.stops(work);
         let cpu = &self.runner.context.cpu;
         let comparing = &mut self.runner.comparing;
-        let holds = (self.view).take_window_back(cpu, linear, privilege, comparing, stops);
+        let holds = (self.view).take_window_back(cpu, linear, of, comparing, stops);
         self.runner.half_compared = holds.is_none();
         self.end_work(InterruptibleWork::CompareWindow, begin);
         if self.runner.requests.checkpoints().interruptible() != Interruptible::Resume {
@@ -364,7 +369,7 @@ impl Processor<'_> {
     }
 
     /// Makes programs use the way of access that the account of the loaded space demands.
-    fn follow_access_choice(&mut self) {
+    pub(in crate::translated) fn follow_access_choice(&mut self) {
         let access = self.runner.accounts.access();
         let before = std::mem::replace(&mut self.runner.program_access, access);
         if access != before {

@@ -1,0 +1,219 @@
+//! Runs a program natively, and does what it has left for.
+
+use super::faults::Reached;
+use super::processes::{Program, locked};
+use super::registers::{
+    HostOffsets, can_run, from_program, load_vectors, store_vectors, to_program,
+};
+use crate::execution::runner::{Extent, Runner};
+use crate::execution::running::Running;
+use crate::execution::stop::VcpuStop;
+use crate::memory::access_policy::Moment;
+use crate::translated::Translated;
+use std::sync::OnceLock;
+use tollgate_emulate::descriptor_table::{accessed_segment, read_descriptor};
+use tollgate_emulate::segments::load_segment;
+use tollgate_engine::policy::access::Access;
+use tollgate_exits::ExitKind;
+use tollgate_native::{Exit, Selectors};
+use tollgate_platform::Platform;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::{Exception, LinearAddress, SegmentRegister, Selector};
+
+/// Error-code bits of a page fault.
+const WRITE: u32 = 1 << 1;
+const FETCH: u32 = 1 << 4;
+
+/// Where this processor stores the vector registers in a signal frame.
+fn host_offsets() -> HostOffsets {
+    static OFFSETS: OnceLock<HostOffsets> = OnceLock::new();
+    *OFFSETS.get_or_init(HostOffsets::of_host)
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// Runs the program at CS:RIP natively until it leaves, and does what it has left for. Returns
+    /// false if the code there must be translated.
+    pub(in crate::translated) fn run_natively(&mut self) -> Result<bool, VcpuStop> {
+        if self.runner.program_access != Access::PartlyNative
+            || self.runner.context.cpu.cpl() != 3
+            || !can_run(&self.runner.context.cpu)
+        {
+            return Ok(false);
+        }
+        let rip = self.runner.context.cpu.rip;
+        let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) else {
+            // The fault is raised on the way to translated code.
+            return Ok(false);
+        };
+        if !(self.processor()).prepare_native(LinearAddress(rip), place.physical >> 12) {
+            self.runner.native.counts.translated += 1;
+            return Ok(false);
+        }
+        if self.runner.program_access != Access::PartlyNative {
+            // The space is another one than that which had earned to run natively.
+            return Ok(true);
+        }
+        let (platform, fills) = (&*self.platform, self.view.translations.fills());
+        let now = || Moment {
+            time: platform.now().0,
+            fills,
+        };
+        if self.runner.accounts.enters_native(now) {
+            self.processor().follow_access_choice();
+            // The mode is formed again first.
+            return Ok(true);
+        }
+        self.runner.start_anew();
+        let Some((exit, selectors)) = self.enter_program() else {
+            return Ok(false);
+        };
+        if let Err(exception) = self.follow_segments(selectors) {
+            self.begin_instruction();
+            return self.raise(exception).map(|()| true);
+        }
+        self.settle_native(exit)?;
+        Ok(true)
+    }
+
+    /// Follows loads of segment registers and far transfers of a program, which it has made with the
+    /// host's descriptors.
+    ///
+    /// # Errors
+    /// The guest has no such descriptor.
+    fn follow_segments(&mut self, now: Selectors) -> Result<(), Exception> {
+        let before = Selectors::default();
+        if now == before {
+            return Ok(());
+        }
+        self.due.mode = true;
+        let (cpu, mut environment) = self.parts();
+        let loaded = [
+            (SegmentRegister::Ss, now.ss, before.ss),
+            (SegmentRegister::Ds, now.ds, before.ds),
+            (SegmentRegister::Es, now.es, before.es),
+            (SegmentRegister::Fs, now.fs, before.fs),
+            (SegmentRegister::Gs, now.gs, before.gs),
+        ];
+        for (register, selector, _) in loaded.into_iter().filter(|it| it.1 != it.2) {
+            let base = cpu.segment(register).base;
+            load_segment(cpu, &mut environment, register, Selector(selector))?;
+            if matches!(register, SegmentRegister::Fs | SegmentRegister::Gs) {
+                cpu.segment_mut(register).base = base;
+            }
+        }
+        if now.cs != before.cs {
+            let selector = Selector(now.cs);
+            let refused = Exception::general_protection(selector.error_code());
+            let entry = read_descriptor(cpu, &mut environment, selector)?.ok_or(refused)?;
+            let segment = accessed_segment(cpu, &mut environment, entry)?;
+            *cpu.segment_mut(SegmentRegister::Cs) = segment;
+        }
+        Ok(())
+    }
+
+    /// Hands the registers to the process of the loaded space, and takes them back when the program
+    /// has left. `None` means that the process does not take these registers.
+    fn enter_program(&mut self) -> Option<(Exit, Selectors)> {
+        let space = self.view.translations.window_space();
+        let program = self.runner.native.processes.of(space)?.clone();
+        let mut program = locked(&program);
+        let Program {
+            process, vectors, ..
+        } = &mut *program;
+        let offsets = host_offsets();
+        let cpu = &self.runner.context.cpu;
+        let mut state = to_program(cpu);
+        store_vectors(cpu, offsets, vectors);
+        process.write_vectors(vectors);
+        self.runner.native.counts.entries += 1;
+        self.ledger.enter_guest();
+        let exit = process.run_until(&mut state, self.pending);
+        self.ledger.leave_guest();
+        let exit = exit.ok()?;
+        if matches!(exit, Exit::MappingFailed(_) | Exit::Died(_)) {
+            return Some((exit, Selectors::default()));
+        }
+        let cpu = &mut self.runner.context.cpu;
+        from_program(cpu, &state);
+        process.read_vectors(vectors);
+        load_vectors(cpu, offsets, vectors);
+        self.runner.registers_changed();
+        self.runner.vectors_changed();
+        Some((exit, state.selectors))
+    }
+
+    fn settle_native(&mut self, exit: Exit) -> Result<(), VcpuStop> {
+        self.begin_instruction();
+        let counts = &mut self.runner.native.counts;
+        match exit {
+            Exit::Kicked => {
+                counts.kicks += 1;
+                self.count(ExitKind::Interrupted);
+                self.program_ran();
+                Ok(())
+            }
+            Exit::SystemCall(_) => {
+                counts.system_calls += 1;
+                self.execute_current()
+            }
+            Exit::PageFault {
+                address,
+                error_code,
+            } => {
+                counts.page_faults += 1;
+                self.count(ExitKind::NativeFault);
+                let kind = match error_code {
+                    code if code & FETCH != 0 => AccessKind::Fetch,
+                    code if code & WRITE != 0 => AccessKind::Write,
+                    _ => AccessKind::Read,
+                };
+                self.native_page_fault(LinearAddress(address), kind)
+            }
+            Exit::Exception { vector: 1, .. } if self.work.traps() => {
+                // The program has set TF itself, and the instruction that follows has completed.
+                counts.exceptions += 1;
+                self.completed()
+            }
+            Exit::Exception { vector: 1 | 3, .. } => {
+                counts.exceptions += 1;
+                // RIP is that of the instruction after INT1 or INT3, which has one byte.
+                let cpu = &mut self.runner.context.cpu;
+                cpu.rip = cpu.rip.wrapping_sub(1);
+                self.begin_instruction();
+                self.step_translated()
+            }
+            Exit::Exception { .. } => {
+                counts.exceptions += 1;
+                self.step_translated()
+            }
+            Exit::MappingFailed(_) | Exit::Died(_) => {
+                counts.deaths += 1;
+                self.processor().end_program();
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs the instruction at RIP translated, with every check that its exit would make.
+    pub(super) fn step_translated(&mut self) -> Result<(), VcpuStop> {
+        self.runner.native.counts.steps += 1;
+        match Translated::entry(self, Extent::One)? {
+            Some(entry) => self.enter(entry),
+            None => Ok(()),
+        }
+    }
+
+    /// Handles an access of a program that the host has refused: maps the page, or does what the
+    /// guest's processor would do.
+    fn native_page_fault(
+        &mut self,
+        linear: LinearAddress,
+        kind: AccessKind,
+    ) -> Result<(), VcpuStop> {
+        match self.processor().reach_natively(linear, kind) {
+            Ok(Reached::Mapped | Reached::Translated) => Ok(()),
+            Ok(Reached::Not) => self.step_translated(),
+            Err(exception) => self.raise(exception),
+        }
+    }
+}

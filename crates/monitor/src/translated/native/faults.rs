@@ -1,0 +1,206 @@
+//! Gives a program that runs natively the pages that it reaches.
+
+use super::code_pages::Fitness;
+use crate::memory::guest_view::Target;
+use crate::memory::windows::{PageAccess, WindowsOf};
+use crate::translated::processor::Processor;
+use tollgate_engine::engine::written_code::Moment;
+use tollgate_memory::gate::CodeWrite;
+use tollgate_tlb::shadow_windows::native::has_address;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{Exception, LinearAddress};
+
+impl Processor<'_> {
+    /// Makes the process of the loaded space hold only what it may, and starts it if there is none.
+    /// Returns false if the program's code at this address, which is at a physical page, must be
+    /// translated.
+    pub(super) fn prepare_native(&mut self, linear: LinearAddress, page: u64) -> bool {
+        if !self.has_process() || !self.may_run(linear, page) {
+            return false;
+        }
+        for written in self.runner.native.code.take_written() {
+            self.view.translations.unmap_executable(written);
+        }
+        self.take_program_back();
+        true
+    }
+
+    /// Whether code at an address, which is at a physical page, may run natively. From then on
+    /// stores to the page are tested.
+    fn may_run(&mut self, linear: LinearAddress, page: u64) -> bool {
+        let fitness = self.fitness(page);
+        if let Fitness::Fit { tail: Some(_), .. } = fitness
+            && let Some(next) = self.code_page(linear.0.wrapping_add(PAGE_SIZE))
+            && fitness.reveals_with(next, self.runner.native.code.refused)
+        {
+            return false;
+        }
+        fitness.is_fit()
+    }
+
+    /// Whether a page of code may be mapped after the page that precedes it.
+    fn may_follow(&mut self, linear: LinearAddress, page: u64) -> bool {
+        let before = self.code_page(linear.0.wrapping_sub(PAGE_SIZE));
+        let fitness = self.fitness(page);
+        before.is_none_or(|it| !it.reveals_with(fitness, self.runner.native.code.refused))
+    }
+
+    /// What is known of the page at an address, if the program may fetch from it.
+    fn code_page(&mut self, linear: u64) -> Option<Fitness> {
+        let cpu = &self.runner.context.cpu;
+        let fetch = (LinearAddress(linear), AccessKind::Fetch);
+        let found = self.view.accessed(cpu, fetch, WindowsOf::Native)?;
+        Some(self.fitness(found.physical.page()))
+    }
+
+    fn fitness(&mut self, page: u64) -> Fitness {
+        let code = &mut self.runner.native.code;
+        let is_known = code.is_known(page);
+        let fitness = code.fitness(page, &self.view.memory);
+        if !is_known {
+            self.view.watch_for_code(page);
+        }
+        fitness
+    }
+
+    /// Whether the loaded space has a process for its programs, which is started if it has none.
+    fn has_process(&mut self) -> bool {
+        let native = &mut self.runner.native;
+        if self.view.translations.has_program() {
+            return true;
+        }
+        if native.processes.refused.is_some() {
+            return false;
+        }
+        let space = self.view.translations.window_space();
+        match native.processes.start(space, self.view.memory.ram().fd()) {
+            Ok((program, refused)) => {
+                native.counts.processes += 1;
+                native.code.set_refused(refused);
+                self.view.translations.set_program(Some(program));
+                true
+            }
+            Err(error) => {
+                native.processes.refused = Some(error.to_string());
+                self.runner.accounts.refuse_native();
+                self.follow_access_choice();
+                false
+            }
+        }
+    }
+
+    /// Ends the process of the loaded space, whose state is no longer known.
+    pub(super) fn end_program(&mut self) {
+        self.view.translations.set_program(None);
+        let space = self.view.translations.window_space();
+        self.runner.native.processes.end(space);
+    }
+
+    /// Takes back the windows of the loaded space's program that were put aside, as far as the
+    /// guest's tables still lead to the pages that they have.
+    fn take_program_back(&mut self) {
+        while let Some(aside) = self.view.translations.program_aside() {
+            let cpu = &self.runner.context.cpu;
+            let comparing = &mut self.runner.comparing;
+            comparing.forget();
+            let of = WindowsOf::Native;
+            let holds = (self.view).take_window_back(cpu, aside, of, comparing, |_| false);
+            if holds == Some(false) {
+                self.runner.accounts.is_another();
+                self.follow_access_choice();
+            }
+        }
+    }
+
+    /// Maps the page of a program's access.
+    ///
+    /// # Errors
+    /// The guest's tables refuse the access.
+    pub(super) fn reach_natively(
+        &mut self,
+        linear: LinearAddress,
+        kind: AccessKind,
+    ) -> Result<Reached, Exception> {
+        if !has_address(linear) {
+            return Ok(Reached::Not);
+        }
+        let cpu = &self.runner.context.cpu;
+        let mut target = self.view.resolve(cpu, linear, kind, Privilege::User)?;
+        if let Target::Code(physical) = target {
+            self.retire_page(physical.page());
+            let cpu = &self.runner.context.cpu;
+            target = self.view.resolve(cpu, linear, kind, Privilege::User)?;
+        }
+        if !matches!(target, Target::Ram(_)) {
+            return Ok(Reached::Not);
+        }
+        self.take_program_back();
+        if kind == AccessKind::Fetch {
+            return Ok(self.map_code(linear));
+        }
+        let cpu = &self.runner.context.cpu;
+        let access = PageAccess {
+            linear,
+            kind,
+            of: WindowsOf::Native,
+        };
+        let filled = self.view.fill_window(cpu, access, None, |_| false);
+        Ok(match filled.found {
+            true => Reached::Mapped,
+            false => Reached::Not,
+        })
+    }
+
+    /// Drops all code that was made from a page, so that programs may store to it.
+    fn retire_page(&mut self, page: u64) {
+        let write = CodeWrite {
+            page,
+            first: 0,
+            last: PAGE_SIZE as u16 - 1,
+        };
+        let memory = &mut self.view.memory;
+        self.runner.retire_code(write, Moment::Before, memory);
+        self.runner.engine.clear_lines_without_code(page, memory);
+        for written in self.runner.native.code.take_written() {
+            self.view.translations.unmap_executable(written);
+        }
+        let code = self.view.memory.code();
+        while !code.page_has_code(page) && !code.may_unwatch(page) {}
+    }
+
+    /// Maps the page of a program's code and its neighbours, as far as they may run natively.
+    fn map_code(&mut self, linear: LinearAddress) -> Reached {
+        let mut mapped = Vec::new();
+        let cpu = &self.runner.context.cpu;
+        let pages = self.view.code_around(cpu, linear);
+        let mut may_run = true;
+        for page in pages {
+            let (at, physical) = (page.linear, page.physical);
+            if self.may_run(at, physical) && self.may_follow(at, physical) {
+                mapped.push(page);
+            } else if page.holds(linear) {
+                may_run = false;
+            }
+        }
+        if !may_run {
+            return Reached::Translated;
+        }
+        let cpu = &self.runner.context.cpu;
+        match self.view.map_code(cpu, linear, mapped) {
+            true => Reached::Mapped,
+            false => Reached::Not,
+        }
+    }
+}
+
+/// What became of an access of a program that the host has refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reached {
+    /// The page is mapped.
+    Mapped,
+    /// The code there must run translated.
+    Translated,
+    /// The page cannot be mapped: the instruction must run translated.
+    Not,
+}

@@ -1,0 +1,126 @@
+//! The processes that run programs: one for each address space that is kept.
+
+use super::code_pages::Refused;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tollgate_native::{Instruction, Settings, SpaceProcess};
+use tollgate_tlb::shadow_windows::native::{NativeSpace, Rights, SharedNativeSpace};
+use tollgate_tlb::{SPACES, SpaceNumber};
+
+/// The processes that run programs, by space.
+#[derive(Default)]
+pub(in crate::translated) struct Processes {
+    of_spaces: [Option<Arc<Mutex<Program>>>; SPACES],
+    /// Why no process can be started, once it was tried.
+    pub(in crate::translated) refused: Option<String>,
+}
+
+/// A process that runs the programs of one space.
+pub(in crate::translated) struct Program {
+    pub(in crate::translated) process: SpaceProcess,
+    /// The vector registers as the process has stored them when the program last left.
+    pub(in crate::translated) vectors: Vec<u8>,
+    /// The file of guest RAM that the process has.
+    ram: RawFd,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "process {}", self.process.number())
+    }
+}
+
+impl Program {
+    fn start(ram: BorrowedFd<'_>) -> io::Result<Self> {
+        let settings = Settings {
+            cpuid: Instruction::Faults,
+            time_stamp_counter: Instruction::Faults,
+            ..Settings::default()
+        };
+        let process = SpaceProcess::start(ram, settings)?;
+        let mut vectors = vec![0; process.vectors().len()];
+        process.read_vectors(&mut vectors);
+        Ok(Self {
+            process,
+            vectors,
+            ram: ram.as_raw_fd(),
+        })
+    }
+}
+
+impl NativeSpace for Program {
+    fn map(&mut self, address: u64, bytes: u64, source: (BorrowedFd<'_>, u64), rights: Rights) {
+        let (file, offset) = source;
+        debug_assert_eq!(file.as_raw_fd(), self.ram, "the process has no other file");
+        let process = &mut self.process;
+        process.map(address, bytes, offset, host_rights(rights));
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) {
+        self.process.unmap(address, bytes);
+    }
+
+    fn protect(&mut self, address: u64, bytes: u64, rights: Rights) {
+        self.process.protect(address, bytes, host_rights(rights));
+    }
+}
+
+/// Whether the host's processor has user-mode instruction prevention (CPUID leaf 7), which Linux
+/// switches on where it is.
+fn host_has_umip() -> bool {
+    const UMIP: u32 = 1 << 2;
+    std::arch::x86_64::__cpuid_count(7, 0).ecx & UMIP != 0
+}
+
+const fn host_rights(rights: Rights) -> tollgate_native::Rights {
+    match (rights.writable, rights.executable) {
+        (false, false) => tollgate_native::Rights::Read,
+        (true, false) => tollgate_native::Rights::ReadWrite,
+        (false, true) => tollgate_native::Rights::ReadExecute,
+        (true, true) => tollgate_native::Rights::ReadWriteExecute,
+    }
+}
+
+/// Borrows a program's process. A thread that panicked in the meantime has left it whole.
+pub(in crate::translated) fn locked(program: &Mutex<Program>) -> MutexGuard<'_, Program> {
+    program.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Processes {
+    /// The process of a space.
+    pub(in crate::translated) fn of(&self, space: SpaceNumber) -> Option<&Arc<Mutex<Program>>> {
+        self.of_spaces[space.index()].as_ref()
+    }
+
+    /// Starts a process for a space that has none, and returns what windows need of it.
+    ///
+    /// # Errors
+    /// The host refused it.
+    pub(in crate::translated) fn start(
+        &mut self,
+        space: SpaceNumber,
+        ram: BorrowedFd<'_>,
+    ) -> io::Result<(SharedNativeSpace, Refused)> {
+        let program = Program::start(ram)?;
+        let facts = program.process.facts();
+        let refused = Refused {
+            descriptor_tables: host_has_umip(),
+            time_stamp: facts.time_stamp_counter == Instruction::Faults,
+            cpuid: facts.cpuid == Instruction::Faults,
+        };
+        let program = Arc::new(Mutex::new(program));
+        self.of_spaces[space.index()] = Some(program.clone());
+        Ok((program, refused))
+    }
+
+    /// Ends the process of a space.
+    pub(in crate::translated) fn end(&mut self, space: SpaceNumber) {
+        self.of_spaces[space.index()] = None;
+    }
+
+    /// Ends all processes.
+    pub(in crate::translated) fn end_all(&mut self) {
+        self.of_spaces = Default::default();
+    }
+}
