@@ -521,14 +521,14 @@ mod tests {
         };
         // An entry each 100 us pays, one each 10 us does not.
         assert!(!enter(&mut accounts, 12 * MS, 10_000));
-        let mut lost = false;
-        for number in 0..100_000 {
-            lost |= accounts.enters_native(|| at(1012 * MS + number * MS / 100));
-        }
-        assert!(lost);
+        let time = |number: u64| 1012 * MS + number * MS / 100;
+        let lost = (0..100_000).find(|&number| accounts.enters_native(|| at(time(number))));
+        let lost = time(lost.expect("too many entries"));
         assert_ne!(accounts.access(), Access::PartlyNative);
-        accounts.earns(at(2030 * MS));
+        accounts.earns(at(lost + 13 * MS));
         assert!(!accounts.earns_native(), "now it takes longer");
+        accounts.earns(at(lost + 49 * MS));
+        assert!(accounts.earns_native());
     }
 
     #[test]

@@ -207,7 +207,10 @@ impl GuestView {
     /// run programs natively do not have the files of snapshots.
     pub(super) fn has_file(&self, physical_page: u64, named: LinearAddress) -> bool {
         match native::page_of(named.page()) {
-            Some(_) => self.memory.ram().page_use(physical_page) == PageUse::Ram,
+            Some(page) => {
+                self.memory.ram().page_use(physical_page) == PageUse::Ram
+                    && (self.translations).program_has(LinearAddress(page * PAGE_SIZE))
+            }
             None => self.is_plain(physical_page),
         }
     }
@@ -374,7 +377,7 @@ impl GuestView {
         };
         let mut runs: Vec<Run> = Vec::new();
         for at in 0..pages {
-            let named = LinearAddress(page.page * PAGE_SIZE);
+            let named = LinearAddress((page.page - before + at) * PAGE_SIZE);
             if !self.has_file(physical + at, named) || runs.len() > MOST_PIECES {
                 return Some(Vec::new());
             }

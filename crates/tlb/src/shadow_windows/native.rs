@@ -24,7 +24,9 @@ use tollgate_x86::address::PAGE_SIZE;
 /// The distance of a name from the address that it stands for.
 const DISTANCE: u64 = 1 << 48;
 const DISTANCE_PAGES: u64 = DISTANCE / PAGE_SIZE;
-/// The end of the addresses that programs can have.
+/// The addresses that programs can have. Linux maps nothing for a process below 64 KiB
+/// (vm.mmap_min_addr).
+const BEGIN: u64 = 64 << 10;
 const END: u64 = 1 << 47;
 /// The parts of the names.
 const PARTS: Range<i64> = 2 * HALF..3 * HALF;
@@ -58,6 +60,9 @@ pub trait NativeSpace: Debug + Send {
     /// Removes the mappings in a range.
     fn unmap(&mut self, address: u64, bytes: u64);
 
+    /// The addresses that the space does not have for its programs.
+    fn reserved(&self) -> Range<u64>;
+
     /// Changes what a program may do in a range, all of which is mapped.
     fn protect(&mut self, address: u64, bytes: u64, rights: Rights);
 }
@@ -75,9 +80,10 @@ pub(crate) fn is_part(number: i64) -> bool {
     PARTS.contains(&number)
 }
 
-/// Whether a program that runs natively can have an address.
-pub const fn has_address(linear: LinearAddress) -> bool {
-    linear.0 < END
+/// Whether programs in a space of the host can have the page of an address.
+pub(super) fn has_page(space: &SharedNativeSpace, linear: LinearAddress) -> bool {
+    let reserved = locked(space).reserved();
+    (BEGIN..END).contains(&linear.0) && !reserved.contains(&linear.page_base().0)
 }
 
 /// The address that windows use for an address of a program that runs natively.

@@ -1,6 +1,6 @@
 //! The windows of programs that run natively, as part of all shadow windows.
 
-use super::native::{SharedNativeSpace, is_part, start_of_named};
+use super::native::{SharedNativeSpace, has_page, is_part, start_of_named};
 use super::window::Window;
 use super::{Run, ShadowWindows};
 use crate::derived::SpaceNumber;
@@ -10,6 +10,12 @@ impl ShadowWindows {
     /// The address space of the host in which programs of the loaded space run natively.
     pub fn native_space(&self) -> Option<&SharedNativeSpace> {
         self.native[self.loaded.index()].as_ref()
+    }
+
+    /// Whether the programs of the loaded space, run natively, can have the page of an address.
+    pub fn native_has(&self, linear: LinearAddress) -> bool {
+        self.native_space()
+            .is_some_and(|space| has_page(space, linear))
     }
 
     /// Makes programs of the loaded space run in this address space of the host, in which nothing is

@@ -91,6 +91,12 @@ impl Translations {
         windows.is_some_and(|windows| windows.native_space().is_some())
     }
 
+    /// Whether the program of the loaded space, run natively, can have the page of an address.
+    pub(crate) fn program_has(&self, linear: LinearAddress) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.native_has(linear))
+    }
+
     /// See [`ShadowWindows::set_native_space`](tollgate_tlb::ShadowWindows::set_native_space).
     pub(crate) fn set_program(&mut self, program: Option<SharedNativeSpace>) {
         self.long_tlb

@@ -18,7 +18,7 @@ use tollgate_exits::ExitKind;
 use tollgate_native::{Exit, Selectors};
 use tollgate_platform::Platform;
 use tollgate_x86::paging::AccessKind;
-use tollgate_x86::{Exception, LinearAddress, SegmentRegister, Selector};
+use tollgate_x86::{Exception, LinearAddress, PhysicalAddress, SegmentRegister, Selector};
 
 /// Error-code bits of a page fault.
 const WRITE: u32 = 1 << 1;
@@ -144,23 +144,22 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     fn settle_native(&mut self, exit: Exit) -> Result<(), VcpuStop> {
         self.begin_instruction();
-        let counts = &mut self.runner.native.counts;
         match exit {
             Exit::Kicked => {
-                counts.kicks += 1;
+                self.runner.native.counts.kicks += 1;
                 self.count(ExitKind::Interrupted);
                 self.program_ran();
                 Ok(())
             }
             Exit::SystemCall(_) => {
-                counts.system_calls += 1;
+                self.runner.native.counts.system_calls += 1;
                 self.execute_current()
             }
             Exit::PageFault {
                 address,
                 error_code,
             } => {
-                counts.page_faults += 1;
+                self.runner.native.counts.page_faults += 1;
                 self.count(ExitKind::NativeFault);
                 let kind = match error_code {
                     code if code & FETCH != 0 => AccessKind::Fetch,
@@ -171,11 +170,16 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
             Exit::Exception { vector: 1, .. } if self.work.traps() => {
                 // The program has set TF itself, and the instruction that follows has completed.
-                counts.exceptions += 1;
+                self.runner.native.counts.exceptions += 1;
                 self.completed()
             }
+            Exit::Exception { vector: 1, .. } if !self.follows_int1() => {
+                // A hypervisor below the host has reported INT1 with its own address.
+                self.runner.native.counts.exceptions += 1;
+                self.step_translated()
+            }
             Exit::Exception { vector: 1 | 3, .. } => {
-                counts.exceptions += 1;
+                self.runner.native.counts.exceptions += 1;
                 // RIP is that of the instruction after INT1 or INT3, which has one byte.
                 let cpu = &mut self.runner.context.cpu;
                 cpu.rip = cpu.rip.wrapping_sub(1);
@@ -183,20 +187,41 @@ impl<P: Platform> Running<'_, Translated, P> {
                 self.step_translated()
             }
             Exit::Exception { .. } => {
-                counts.exceptions += 1;
+                self.runner.native.counts.exceptions += 1;
                 self.step_translated()
             }
-            Exit::MappingFailed(_) | Exit::Died(_) => {
-                counts.deaths += 1;
+            Exit::MappingFailed(_) => {
+                // The program has not run. At least one instruction of it runs now.
+                self.runner.native.counts.deaths += 1;
                 self.processor().end_program();
-                Ok(())
+                self.step_translated()
+            }
+            Exit::Died(_) => {
+                // Its registers are lost, and what it has done since it was entered cannot be done
+                // again: the guest's kernel ends the program.
+                self.runner.native.counts.deaths += 1;
+                self.processor().end_program();
+                self.raise(Exception::general_protection(0))
             }
         }
+    }
+
+    /// Whether the byte before RIP is INT1.
+    fn follows_int1(&mut self) -> bool {
+        const INT1: u8 = 0xf1;
+        let cpu = &self.runner.context.cpu;
+        let mut byte = [0];
+        let place = self.view.place(cpu, cpu.rip.wrapping_sub(1), false);
+        place.is_ok_and(|it| {
+            let at = PhysicalAddress(it.physical);
+            self.view.memory.read(at, &mut byte) && byte == [INT1]
+        })
     }
 
     /// Runs the instruction at RIP translated, with every check that its exit would make.
     pub(super) fn step_translated(&mut self) -> Result<(), VcpuStop> {
         self.runner.native.counts.steps += 1;
+        self.count(ExitKind::NativeStep);
         match Translated::entry(self, Extent::One)? {
             Some(entry) => self.enter(entry),
             None => Ok(()),

@@ -6,7 +6,6 @@ use crate::memory::windows::{PageAccess, WindowsOf};
 use crate::translated::processor::Processor;
 use tollgate_engine::engine::written_code::Moment;
 use tollgate_memory::gate::CodeWrite;
-use tollgate_tlb::shadow_windows::native::has_address;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
@@ -122,7 +121,7 @@ impl Processor<'_> {
         linear: LinearAddress,
         kind: AccessKind,
     ) -> Result<Reached, Exception> {
-        if !has_address(linear) {
+        if !self.view.translations.program_has(linear) {
             return Ok(Reached::Not);
         }
         let cpu = &self.runner.context.cpu;

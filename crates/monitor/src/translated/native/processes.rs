@@ -2,6 +2,7 @@
 
 use super::code_pages::Refused;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_native::{Instruction, Settings, SpaceProcess};
@@ -59,6 +60,10 @@ impl NativeSpace for Program {
 
     fn unmap(&mut self, address: u64, bytes: u64) {
         self.process.unmap(address, bytes);
+    }
+
+    fn reserved(&self) -> Range<u64> {
+        self.process.reserved()
     }
 
     fn protect(&mut self, address: u64, bytes: u64, rights: Rights) {
