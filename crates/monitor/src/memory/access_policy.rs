@@ -77,8 +77,10 @@ const ADVANCE: u64 = 5_000_000;
 /// Nanoseconds that a space must run translated to run natively the first time. Its process must
 /// then be given all pages that the program uses.
 const EARNED_NATIVE_AFTER: u64 = 12_000_000;
-/// Nanoseconds that it costs to enter a program and to leave it.
-const ENTRY_COST: u64 = 8_000;
+/// Nanoseconds that it costs to enter a program, to leave it, and to do what it has left for.
+const ENTRY_COST: u64 = 16_000;
+/// Nanoseconds that entries may cost in addition, from the start.
+const NATIVE_ADVANCE: u64 = 2_000_000;
 /// Entries of a program between two looks at what they have cost.
 const ENTRIES_BETWEEN_LOOKS: u32 = 64;
 /// Maximum number of spaces that have accounts.
@@ -176,7 +178,7 @@ impl Account {
             return false;
         }
         let cost = u64::from(native.entries) * ENTRY_COST;
-        if cost <= ADVANCE + native.ran / SHARE {
+        if cost <= NATIVE_ADVANCE + native.ran / SHARE {
             return false;
         }
         self.native = None;
