@@ -21,9 +21,9 @@ pub(crate) struct Note {
 /// A set of durations in cycles.
 #[derive(Clone, Debug)]
 pub(crate) enum DurationSet {
-    /// Few durations.
+    /// While there are few, each is kept as it is.
     Notes(Vec<Note>),
-    /// Many durations.
+    /// When there are many, they are counted in steps.
     Histogram(Histogram<u64>),
 }
 

@@ -8,6 +8,13 @@ pub fn auxiliary(kind: libc::c_ulong) -> u64 {
     unsafe { libc::getauxval(kind) }
 }
 
+/// Whether the processor has user-mode instruction prevention (CPUID leaf 7), which Linux switches on
+/// where it is.
+pub fn has_umip() -> bool {
+    const UMIP: u32 = 1 << 2;
+    std::arch::x86_64::__cpuid_count(7, 0).ecx & UMIP != 0
+}
+
 /// The processor that the calling thread runs on.
 pub fn current_processor() -> Option<usize> {
     // SAFETY: it takes nothing.

@@ -14,7 +14,7 @@ pub enum Instruction {
     /// It runs on the processor.
     #[default]
     Runs,
-    /// It leaves native code with #GP, if the host can do that ([`crate::Offer`]).
+    /// It leaves native code with #GP, if the host can do that ([`crate::Facts`]).
     Faults,
 }
 

@@ -46,7 +46,7 @@ pub use exit::{Death, Exit, SystemCall};
 pub use image::Instruction;
 pub use kicker::Kicker;
 pub use mapping::{Cause, Command, MappingError, Rights};
-pub use probe::{Offer, Refusal, probe};
+pub use probe::{Refusal, probe};
 pub use process::SpaceProcess;
 pub use settings::{Facts, Placement, Settings};
 pub use state::{CODE_64, DATA, Refused, Selectors, UserState};

@@ -37,25 +37,25 @@ pub enum Command {
     Map {
         /// The first linear address.
         address: u64,
-        /// Bytes.
+        /// The number of bytes.
         length: u64,
         /// Offset in the file of guest RAM.
         ram_offset: u64,
         /// What the program may do there.
         rights: Rights,
     },
-    /// Removes mappings.
+    /// Removes what is mapped in a range.
     Unmap {
         /// The first linear address.
         address: u64,
-        /// Bytes.
+        /// The number of bytes.
         length: u64,
     },
-    /// Changes the rights of mappings.
+    /// Changes the rights in a range, all of which is mapped.
     Protect {
         /// The first linear address.
         address: u64,
-        /// Bytes.
+        /// The number of bytes.
         length: u64,
         /// What the program may do there.
         rights: Rights,

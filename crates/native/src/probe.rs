@@ -5,24 +5,12 @@ use crate::host;
 use crate::image::Instruction;
 use crate::mapping::Rights;
 use crate::process::SpaceProcess;
-use crate::settings::Settings;
+use crate::settings::{Facts, Settings};
 use crate::state::UserState;
 use rustix::fs::MemfdFlags;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-
-/// What the host offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Whether CPUID can be made to leave native code.
-    pub cpuid: Instruction,
-    /// Whether RDTSC and RDTSCP can be made to leave native code.
-    pub time_stamp_counter: Instruction,
-    /// Whether SGDT, SIDT, SLDT, STR and SMSW fault in programs. The host's kernel may then emulate
-    /// them with values of its own.
-    pub descriptor_table_reads: Instruction,
-}
 
 /// Why guest programs cannot run natively here: one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +31,7 @@ const FSGSBASE: u64 = 2;
 ///
 /// # Errors
 /// Guest programs cannot run natively, for this reason.
-pub fn probe() -> Result<Offer, Refusal> {
+pub fn probe() -> Result<Facts, Refusal> {
     if host::auxiliary(libc::AT_HWCAP2) & FSGSBASE == 0 {
         let message = "the host's kernel does not offer FSGSBASE to programs (Linux 5.9)";
         return Err(Refusal(message.to_owned()));
@@ -51,7 +39,7 @@ pub fn probe() -> Result<Offer, Refusal> {
     try_program().map_err(|error| Refusal(format!("guest programs cannot run natively: {error}")))
 }
 
-fn try_program() -> io::Result<Offer> {
+fn try_program() -> io::Result<Facts> {
     const ADDRESS: u64 = 0x40_0000;
     let ram = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?;
     // syscall
@@ -75,14 +63,5 @@ fn try_program() -> io::Result<Offer> {
         Ok(exit) => return Err(io::Error::other(format!("a trial ended with {exit:?}"))),
         Err(refused) => return Err(io::Error::other(refused)),
     }
-    let facts = process.facts();
-    let umip = std::arch::x86_64::__cpuid_count(7, 0).ecx >> 2 & 1;
-    Ok(Offer {
-        cpuid: facts.cpuid,
-        time_stamp_counter: facts.time_stamp_counter,
-        descriptor_table_reads: match umip {
-            0 => Instruction::Runs,
-            _ => Instruction::Faults,
-        },
-    })
+    Ok(process.facts())
 }

@@ -43,11 +43,15 @@ impl Default for Settings {
     }
 }
 
-/// What the process got of what [`Settings`] asked for.
+/// What instructions do in a process: what it got of what [`Settings`] asked for, and what the host's
+/// processor decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// What CPUID does.
     pub cpuid: Instruction,
     /// What RDTSC and RDTSCP do.
     pub time_stamp_counter: Instruction,
+    /// What SGDT, SIDT, SLDT, STR and SMSW do. If they fault, the host's kernel may emulate them with
+    /// values of its own.
+    pub descriptor_table_reads: Instruction,
 }

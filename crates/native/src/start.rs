@@ -130,6 +130,10 @@ impl Starting {
         let facts = Facts {
             cpuid: achieved(settings.cpuid, announce::CPUID_RESULT),
             time_stamp_counter: achieved(settings.time_stamp_counter, announce::TSC_RESULT),
+            descriptor_table_reads: match host::has_umip() {
+                true => Instruction::Faults,
+                false => Instruction::Runs,
+            },
         };
         let mapper = self.layout.announce(announce::MAPPER);
         let mapper = self.pages.get(self.layout.shared_offset(mapper)) as i32;

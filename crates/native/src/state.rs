@@ -64,7 +64,7 @@ pub struct UserState {
     pub fs_base: u64,
     /// Base of the GS segment.
     pub gs_base: u64,
-    /// Segment selectors.
+    /// The selectors that the segment registers hold.
     pub selectors: Selectors,
 }
 

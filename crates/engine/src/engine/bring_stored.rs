@@ -35,7 +35,7 @@ impl PageToBring {
 /// What must be among the blocks of a stored page, so that they are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// Any block.
+    /// One block at least, whichever it is.
     Any,
     /// A block at the offset to which control has come.
     AtOffset,

@@ -4,7 +4,7 @@ use crate::memory::guest_view::GuestView;
 use crate::memory::windows::{WindowsOf, address_of, push};
 use tollgate_tlb::shadow_windows::native;
 use tollgate_tlb::{Run, View};
-use tollgate_x86::paging::AccessKind;
+use tollgate_x86::paging::{AccessKind, Translation};
 use tollgate_x86::{CpuState, LinearAddress};
 
 /// The number of pages of code, aligned, that are mapped together.
@@ -15,8 +15,8 @@ const TOGETHER: u64 = 16;
 pub(crate) struct CodePage {
     /// The first address of the page.
     pub(crate) linear: LinearAddress,
-    /// The physical page.
-    pub(crate) physical: u64,
+    /// The walk that has found it.
+    pub(crate) walk: Translation,
 }
 
 impl CodePage {
@@ -40,17 +40,17 @@ impl GuestView {
                 continue;
             }
             let fetch = (linear_page, AccessKind::Fetch);
-            let Some(found) = self.accessed(state, fetch, WindowsOf::Native) else {
+            let Some(walk) = self.accessed(state, fetch, WindowsOf::Native) else {
                 continue;
             };
             if page == linear.page() {
-                self.memory.take_own(found.physical.page());
+                self.memory.take_own(walk.physical.page());
                 self.follow_moved();
             }
-            if self.has_file(found.physical.page(), named) {
+            if self.has_file(walk.physical.page(), named) {
                 pages.push(CodePage {
                     linear: linear_page,
-                    physical: found.physical.page(),
+                    walk,
                 });
             }
         }
@@ -70,7 +70,7 @@ impl GuestView {
             let run = Run {
                 page: native::named(page.linear).page(),
                 count: 1,
-                physical: page.physical,
+                physical: page.walk.physical.page(),
                 writable: false,
                 executable: true,
             };
@@ -83,12 +83,9 @@ impl GuestView {
             found |= self.map_run(run) && holds;
         }
         for page in pages {
-            let fetch = (page.linear, AccessKind::Fetch);
-            if let Some(walk) = self.accessed(state, fetch, WindowsOf::Native) {
-                let translations = &mut self.translations;
-                translations.note_window(native::named(page.linear), walk.page_size);
-                translations.note_for_window(View::User, page.linear, &walk, false);
-            }
+            let translations = &mut self.translations;
+            translations.note_window(native::named(page.linear), page.walk.page_size);
+            translations.note_for_window(View::User, page.linear, &page.walk, false);
         }
         self.confirm(state);
         found

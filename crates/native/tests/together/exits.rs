@@ -94,13 +94,7 @@ fn page_faults_say_address_and_access() {
             return;
         };
         guest.state.gpr[3] = *wanted;
-        let Exit::PageFault {
-            address,
-            error_code,
-        } = guest.run()
-        else {
-            panic!("no page fault at {wanted:#x}");
-        };
+        let (address, error_code) = Guest::page_fault(guest.run());
         assert_eq!(address, *wanted);
         assert_eq!(error_code & !1, *wanted_code, "{wanted:#x}");
         let is_fetch = wanted_code & 0x10 != 0;
@@ -197,14 +191,7 @@ fn the_old_fast_system_calls_are_a_page_fault() {
         return;
     };
     let stack = guest.state.gpr[4];
-    let exit = guest.run();
-    let Exit::PageFault {
-        address,
-        error_code,
-    } = exit
-    else {
-        panic!("{exit:?}");
-    };
+    let (address, error_code) = Guest::page_fault(guest.run());
     assert_eq!(address, 0xffff_ffff_ff60_0400);
     assert_eq!(error_code & !1, 0x14);
     assert_eq!(guest.state.rip, address);

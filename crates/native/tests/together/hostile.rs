@@ -202,14 +202,7 @@ fn the_monitors_pages_cannot_be_written() {
             let at = stub + page * PAGE + offset;
             guest.state.rip = CODE;
             guest.state.gpr[3] = at;
-            let exit = guest.run();
-            let Exit::PageFault {
-                address,
-                error_code,
-            } = exit
-            else {
-                panic!("{exit:?}");
-            };
+            let (address, error_code) = Guest::page_fault(guest.run());
             assert_eq!((address, error_code & !1), (at, 6));
         }
     }

@@ -68,14 +68,7 @@ fn rights_can_be_taken_and_given_back() {
     guest.state.gpr[3] = AT + 8;
     for _ in 0..100 {
         guest.process.protect(AT, PAGE, Rights::Read);
-        let exit = guest.again();
-        let Exit::PageFault {
-            address,
-            error_code,
-        } = exit
-        else {
-            panic!("{exit:?}");
-        };
+        let (address, error_code) = Guest::page_fault(guest.again());
         assert_eq!((address, error_code & !1), (AT + 8, 6));
         guest.process.protect(AT, PAGE, Rights::ReadWrite);
         assert!(matches!(guest.again(), Exit::SystemCall(_)));

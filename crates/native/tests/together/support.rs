@@ -70,6 +70,18 @@ impl Guest {
         self.process.run(&mut self.state).expect("a valid state")
     }
 
+    /// The address and error code of the page fault that a run must have ended with.
+    #[track_caller]
+    pub fn page_fault(exit: Exit) -> (u64, u32) {
+        match exit {
+            Exit::PageFault {
+                address,
+                error_code,
+            } => (address, error_code),
+            exit => panic!("{exit:?}"),
+        }
+    }
+
     /// Runs and demands a system call.
     #[track_caller]
     pub fn run_to_call(&mut self) {

@@ -31,13 +31,11 @@ fn host_offsets() -> HostOffsets {
 }
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// Runs the program at CS:RIP natively until it leaves, and does what it has left for. Returns
-    /// false if the code there must be translated.
+    /// Runs the program at CS:RIP natively until it leaves, and does what it has left for. Programs of
+    /// the loaded space run natively. Returns false if the code there must be translated.
     pub(in crate::translated) fn run_natively(&mut self) -> Result<bool, VcpuStop> {
-        if self.runner.program_access != Access::PartlyNative
-            || self.runner.context.cpu.cpl() != 3
-            || !can_run(&self.runner.context.cpu)
-        {
+        let cpu = &self.runner.context.cpu;
+        if cpu.cpl() != 3 || !can_run(cpu) {
             return Ok(false);
         }
         let rip = self.runner.context.cpu.rip;
@@ -168,27 +166,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 };
                 self.native_page_fault(LinearAddress(address), kind)
             }
-            Exit::Exception { vector: 1, .. } if self.work.traps() => {
-                // The program has set TF itself, and the instruction that follows has completed.
+            Exit::Exception { vector, .. } => {
                 self.runner.native.counts.exceptions += 1;
-                self.completed()
-            }
-            Exit::Exception { vector: 1, .. } if !self.follows_int1() => {
-                // A hypervisor below the host has reported INT1 with its own address.
-                self.runner.native.counts.exceptions += 1;
-                self.step_translated()
-            }
-            Exit::Exception { vector: 1 | 3, .. } => {
-                self.runner.native.counts.exceptions += 1;
-                // RIP is that of the instruction after INT1 or INT3, which has one byte.
-                let cpu = &mut self.runner.context.cpu;
-                cpu.rip = cpu.rip.wrapping_sub(1);
-                self.begin_instruction();
-                self.step_translated()
-            }
-            Exit::Exception { .. } => {
-                self.runner.native.counts.exceptions += 1;
-                self.step_translated()
+                self.native_exception(vector)
             }
             Exit::MappingFailed(_) => {
                 // The program has not run. At least one instruction of it runs now.
@@ -204,6 +184,24 @@ impl<P: Platform> Running<'_, Translated, P> {
                 self.raise(Exception::general_protection(0))
             }
         }
+    }
+
+    /// Does what the guest's processor would do after an exception of the host's.
+    fn native_exception(&mut self, vector: u8) -> Result<(), VcpuStop> {
+        match vector {
+            // The program has set TF itself, and the instruction that follows has completed.
+            1 if self.work.traps() => return self.completed(),
+            // A hypervisor below the host has reported INT1 with its own address.
+            1 if !self.follows_int1() => {}
+            // RIP is that of the instruction after INT1 or INT3, which has one byte.
+            1 | 3 => {
+                let cpu = &mut self.runner.context.cpu;
+                cpu.rip = cpu.rip.wrapping_sub(1);
+                self.begin_instruction();
+            }
+            _ => {}
+        }
+        self.step_translated()
     }
 
     /// Whether the byte before RIP is INT1.

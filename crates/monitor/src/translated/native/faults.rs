@@ -18,11 +18,16 @@ impl Processor<'_> {
         if !self.has_process() || !self.may_run(linear, page) {
             return false;
         }
+        self.unmap_written();
+        self.take_program_back();
+        true
+    }
+
+    /// Unmaps pages of code that were written since they were judged from all programs.
+    fn unmap_written(&mut self) {
         for written in self.runner.native.code.take_written() {
             self.view.translations.unmap_executable(written);
         }
-        self.take_program_back();
-        true
     }
 
     /// Whether code at an address, which is at a physical page, may run natively. From then on
@@ -161,9 +166,7 @@ impl Processor<'_> {
         let memory = &mut self.view.memory;
         self.runner.retire_code(write, Moment::Before, memory);
         self.runner.engine.clear_lines_without_code(page, memory);
-        for written in self.runner.native.code.take_written() {
-            self.view.translations.unmap_executable(written);
-        }
+        self.unmap_written();
         let code = self.view.memory.code();
         while !code.page_has_code(page) && !code.may_unwatch(page) {}
     }
@@ -175,7 +178,7 @@ impl Processor<'_> {
         let pages = self.view.code_around(cpu, linear);
         let mut may_run = true;
         for page in pages {
-            let (at, physical) = (page.linear, page.physical);
+            let (at, physical) = (page.linear, page.walk.physical.page());
             if self.may_run(at, physical) && self.may_follow(at, physical) {
                 mapped.push(page);
             } else if page.holds(linear) {

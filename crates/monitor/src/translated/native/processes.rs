@@ -71,13 +71,6 @@ impl NativeSpace for Program {
     }
 }
 
-/// Whether the host's processor has user-mode instruction prevention (CPUID leaf 7), which Linux
-/// switches on where it is.
-fn host_has_umip() -> bool {
-    const UMIP: u32 = 1 << 2;
-    std::arch::x86_64::__cpuid_count(7, 0).ecx & UMIP != 0
-}
-
 const fn host_rights(rights: Rights) -> tollgate_native::Rights {
     match (rights.writable, rights.executable) {
         (false, false) => tollgate_native::Rights::Read,
@@ -110,7 +103,7 @@ impl Processes {
         let program = Program::start(ram)?;
         let facts = program.process.facts();
         let refused = Refused {
-            descriptor_tables: host_has_umip(),
+            descriptor_tables: facts.descriptor_table_reads == Instruction::Faults,
             time_stamp: facts.time_stamp_counter == Instruction::Faults,
             cpuid: facts.cpuid == Instruction::Faults,
         };
