@@ -113,7 +113,7 @@ gates:
     BOTH DATA, EXC_GP, DATA, "one of a data segment"
     BOTH TSS, EXC_GP, TSS, "one of a TSS"
     BOTH ABSENT_CODE, EXC_NP, ABSENT_CODE, "one of an absent segment"
-    BOTH CODE3, EXC_GP, 0x18, "one of an outer ring"
+    BOTH CODE3, EXC_GP, CODE3&~3, "one of an outer ring"
 .ifndef QEMU
     BOTH SHORT_CODE, EXC_GP, 0, "an entry beyond its segment's limit"
 .endif
@@ -332,7 +332,7 @@ inner_stacks:
     .endr
     STACK0 0, EXC_TS, 0, "null"
     STACK0 BEYOND, EXC_TS, BEYOND, "beyond the GDT"
-    STACK0 DATA3, EXC_TS, 0x20, "another ring's"
+    STACK0 DATA3, EXC_TS, DATA3&~3, "another ring's"
     STACK0 DATA|1, EXC_TS, DATA, "with another ring's RPL"
     STACK0 CODE, EXC_TS, CODE, "a code segment"
     STACK0 READ_ONLY, EXC_TS, READ_ONLY, "read-only"

@@ -2,8 +2,6 @@
 .include "guest.inc"
 .include "long.inc"
 
-.set CR4_OSXSAVE, 0x40000
-
 long_main:
     mov eax, 7
     xor ecx, ecx
@@ -15,20 +13,18 @@ long_main:
     jnc 1f
     bt qword ptr [cpuid_1_ecx], 28
     jnc 1f
+    SET_XCR0 1
+    mov rax, cr4
+    and eax, ~CR4_OSXSAVE
+    mov cr4, rax
     call without_xcr0
     mov rax, cr4
     or eax, CR4_OSXSAVE
     mov cr4, rax
-    xor ecx, ecx
-    xor edx, edx
-    mov eax, 3
-    xsetbv
+    SET_XCR0 3
     TRY64 vpxor xmm8, xmm8, xmm8
     EXPECT_FAULT64 EXC_UD, 0, "without AVX in XCR0 VEX is undefined"
-    xor ecx, ecx
-    xor edx, edx
-    mov eax, 7
-    xsetbv
+    SET_XCR0 7
     call avx
     call avx2
     call images

@@ -44,7 +44,7 @@ system_calls:
 1:  int LEAVE_RING3
     cld
     EXPECT64 rcx, 1b, "syscall leaves rip in rcx"
-    EXPECT64 [seen_rflags], FLAG_D|FLAG_C|FLAG_Z|2, "and the flags in r11"
+    EXPECT64 [seen_rflags], FLAG_D|FLAG_I|FLAG_C|FLAG_Z|2, "and the flags in r11"
 .ifndef QEMU                     # which clears all arithmetic flags
     EXPECT64 [seen_flags], FLAG_Z|2, "those in the mask are cleared"
 .endif
@@ -54,7 +54,7 @@ system_calls:
     EXPECT64 [seen_rsp], user_stack_top, "rsp stays"
     EXPECT64 [back_cs], CODE64_3, "sysretq goes back to STAR's cs and 16"
     EXPECT64 [back_ss], DATA3, "with ss of 8 more"
-    EXPECT64 [back_flags], FLAG_D|FLAG_C|FLAG_Z|2, "and the flags of r11"
+    EXPECT64 [back_flags], FLAG_D|FLAG_I|FLAG_C|FLAG_Z|2, "and the flags of r11"
     syscall                      # from ring 0 it works too; entry's sysret leads to ring 3
     int LEAVE_RING3
     EXPECT64 [back_cs], CODE64_3, "sysret leads to ring 3 wherever syscall was"

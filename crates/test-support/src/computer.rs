@@ -1,11 +1,12 @@
 //! A vCPU and the machine that it runs in, for tests that have no other owner of both.
 
+use crate::user_code;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::access_policy::MemoryAccess;
+use tollgate_monitor::access_policy::{MemoryAccess, UserCode};
 use tollgate_monitor::{Kick, Vcpu, VcpuStop};
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
@@ -54,7 +55,14 @@ impl<P: Platform> Computer<P> {
         verify_code: bool,
     ) -> io::Result<Self> {
         let mut vcpu = Vcpu::new(state, memory, code_cache_bytes, verify_code)?;
-        vcpu.change_settings(|settings| settings.memory_access = memory_access());
+        vcpu.change_settings(|settings| {
+            settings.memory_access = memory_access();
+            settings.user_code = match user_code() {
+                None | Some("translated") => UserCode::Translated,
+                Some("native") => UserCode::Native,
+                Some(_) => UserCode::Adaptive,
+            };
+        });
         vcpu.set_verify_shadow(verify_code);
         Ok(Self { vcpu, platform })
     }

@@ -11,6 +11,7 @@ mod random;
 mod restored;
 pub mod skip;
 mod transcript;
+mod user_code;
 mod vectors;
 
 #[cfg(feature = "vcpu")]
@@ -20,4 +21,5 @@ pub use random::Random;
 #[cfg(feature = "vcpu")]
 pub use restored::restored;
 pub use transcript::Transcript;
+pub use user_code::user_code;
 pub use vectors::visible_vectors;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::process::Output;
 use std::sync::{PoisonError, RwLock};
 
-use support::{GUEST_PATIENCE, finish, tail, tollgate};
+use support::{GUEST_PATIENCE, finish, tail, tollgate, user_code_flags};
 
 /// The exit code that isa-debug-exit makes of 10h, which a guest writes if all its facts hold.
 const ALL_FACTS_HOLD: i32 = 33;
@@ -85,6 +85,7 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     let mut command = tollgate();
     command.args(["run", "--verify-code", "--kernel"]);
     command.arg(guests::bare_metal(name)).args(arguments);
+    command.args(user_code_flags());
     let output = finish(&mut command, GUEST_PATIENCE);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors, "", "{name} {arguments:?}");
@@ -171,6 +172,7 @@ guests! {
     long_operands
     long_paging
     long_pcid
+    long_programs
     long_pvi
     long_registers
     long_selfmodify
@@ -231,6 +233,17 @@ fn every_guest_is_tested() {
     tested.sort();
     let names = guests::bare_metal_names();
     assert_eq!(names.iter().collect::<Vec<_>>(), tested);
+}
+
+/// Their programs have the segments, flags and registers that Linux gives to its own, so they run
+/// natively as far as their pages allow it.
+#[test]
+fn programs_of_64_bits_hold_their_facts_natively() {
+    if user_code_flags().is_empty() {
+        for guest in TESTED.iter().filter(|guest| guest.starts_with("long_")) {
+            facts_hold(guest, &["--knob", "user-code=native"]);
+        }
+    }
 }
 
 /// An access of 32-bit code that crosses the end of 4 GiB continues at 0, even if the next window

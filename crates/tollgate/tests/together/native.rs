@@ -34,7 +34,8 @@ fn run(place: &Place, flags: &[&str], count: &str) -> (String, u64) {
 #[test]
 fn programs_that_run_natively_do_what_they_do_translated() {
     let place = Place::new();
-    let (translated, entries) = run(&place, &[], "native-entries");
+    let flags = ["--knob", "user-code=translated"];
+    let (translated, entries) = run(&place, &flags, "native-entries");
     assert_eq!(entries, 0);
     let can_run = tollgate_native::probe().is_ok();
     // A restored machine and one that has booted.

@@ -10,7 +10,7 @@ use crate::support::folder::Folder;
 use crate::support::repository;
 use crate::support::session::Session;
 use crate::support::system::{log_in, overlay, power_off, system, turn};
-use crate::support::{GUEST_PATIENCE, finish, signal, tollgate};
+use crate::support::{GUEST_PATIENCE, finish, signal, tollgate, user_code_flags};
 use tollgate_test_support::skip;
 
 /// A new qcow2 image whose backing file is the system's disk.
@@ -35,7 +35,7 @@ fn boot_with(system: &Path, flavour: &str, disk: &Path, flags: &[&str]) -> Sessi
         .arg("--drive")
         .arg(format!("file={}", disk.display()));
     command.args(["--append", "root=/dev/vda console=ttyS0"]);
-    command.args(flags);
+    command.args(user_code_flags()).args(flags);
     let mut guest = Session::over_pipes(command);
     log_in(&mut guest);
     guest

@@ -17,6 +17,7 @@ use tollgate_engine::policy::access::Access;
 use tollgate_exits::ExitKind;
 use tollgate_native::{Exit, Selectors};
 use tollgate_platform::Platform;
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{Exception, LinearAddress, PhysicalAddress, SegmentRegister, Selector};
 
@@ -233,9 +234,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         linear: LinearAddress,
         kind: AccessKind,
     ) -> Result<(), VcpuStop> {
+        let is_page_of_rip = self.runner.context.cpu.rip / PAGE_SIZE == linear.0 / PAGE_SIZE;
         match self.processor().reach_natively(linear, kind) {
-            Ok(Reached::Mapped | Reached::Translated) => Ok(()),
-            Ok(Reached::Not) => self.step_translated(),
+            Ok(Reached::Mapped) => Ok(()),
+            Ok(Reached::Translated) if is_page_of_rip => Ok(()),
+            // The instruction begins in a page that runs natively, and ends in one that does not.
+            Ok(Reached::Translated | Reached::Not) => self.step_translated(),
             Err(exception) => self.raise(exception),
         }
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use super::folder::Folder;
 use super::guests::fetched;
-use super::{GUEST_PATIENCE, finish, tollgate};
+use super::{GUEST_PATIENCE, finish, tollgate, user_code_flags};
 
 /// A folder with a root that has busybox, and another folder in which commands start.
 pub struct Place {
@@ -67,6 +67,9 @@ impl Place {
         }
         if !flags.contains(&"--image") {
             tollgate.arg("--root").arg(&self.root);
+        }
+        if !flags.iter().any(|flag| flag.starts_with("user-code=")) {
+            tollgate.args(user_code_flags());
         }
         tollgate.args(flags).arg("--").args(command);
         tollgate

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::folder::Folder;
 use super::guests::fetched;
 use super::session::Session;
-use super::tollgate;
+use super::{tollgate, user_code_flags};
 
 /// Debian's 32-bit kernel with two-level paging.
 pub const DEBIAN_686: &str = "debian-686";
@@ -105,6 +105,7 @@ pub fn run_with_modules(folder: &Folder, kernel: &str) -> Command {
     command.arg(fetched(&format!("{kernel}/vmlinuz")));
     command.arg("--initrd").arg(initramfs);
     command.args(["--append", "console=ttyS0"]);
+    command.args(user_code_flags());
     command
 }
 
@@ -154,7 +155,8 @@ pub fn run_with(mut command: Command, kernel: &str, append: &str) -> Command {
         .arg(fetched(&format!("{kernel}/vmlinuz")))
         .arg("--initrd")
         .arg(fetched(initramfs(kernel)))
-        .args(["--append", append]);
+        .args(["--append", append])
+        .args(user_code_flags());
     command
 }
 

@@ -60,6 +60,15 @@ pub fn tollgate() -> Command {
     command
 }
 
+/// The flags that make programs of guests run as `TOLLGATE_TEST_USER_CODE` says, for tests that do
+/// not choose that themselves.
+pub fn user_code_flags() -> Vec<String> {
+    match tollgate_test_support::user_code() {
+        Some(value) => vec!["--knob".to_owned(), format!("user-code={value}")],
+        None => Vec::new(),
+    }
+}
+
 /// Tries until there is a result, at most for [`PATIENCE`].
 #[track_caller]
 pub fn eventually<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
