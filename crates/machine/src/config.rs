@@ -26,8 +26,10 @@ pub use tollgate_monitor::access_policy::{MemoryAccess, Places, UserCode};
 pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 pub use tollgate_monitor::space_switch::SpaceSwitch;
+pub use tollgate_network::refusals::Protocol;
 pub use tollgate_network::{
-    HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions, VsockOptions,
+    HostForward, MacAddress, NetworkKind, NetworkOptions, RefusalLines, Refused, RefusedList, Rule,
+    Rules, Transport, UserOptions, VsockOptions,
 };
 pub use tollgate_share::ShareOptions;
 pub use tollgate_x86::Paravirtual;

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::layout::DISPLAY_START;
 use tollgate_memory::{GuestMemory, MemoryError};
+use tollgate_network::Refusals;
 use tollgate_platform::{
     GuestTime, MarkName, Near, NearAccess, NearRun, Platform, ResetCause, StopRequest,
 };
@@ -77,6 +78,8 @@ pub struct Pc {
     is_told_of_news: bool,
     /// The counts of requests to each shared directory.
     share_requests: Vec<Arc<RequestCounts>>,
+    /// What each network has refused.
+    refusals: Vec<Refusals>,
 }
 
 /// The state of the machine without its RAM and its processor.
@@ -139,6 +142,9 @@ impl Pc {
         let share_requests = (back_ends.virtio.iter())
             .filter_map(|device| device.share_requests())
             .collect();
+        let refusals = (back_ends.virtio.iter())
+            .filter_map(|device| device.refusals())
+            .collect();
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
@@ -161,7 +167,13 @@ impl Pc {
             news: Arc::default(),
             is_told_of_news: false,
             share_requests,
+            refusals,
         }
+    }
+
+    /// Returns the records of what networks have refused to the guest.
+    pub fn refusals(&self) -> &[Refusals] {
+        &self.refusals
     }
 
     /// Returns the number of requests to shared directories, by kind.

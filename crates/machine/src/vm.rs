@@ -28,6 +28,7 @@ use tollgate_host_facts::file_words;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_monitor::non_register_state::NonRegisterState;
 use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_network::RefusedList;
 use tollgate_platform::{MarkName, Platform, StopRequest};
 pub use tollgate_platform::{PanicReport, ResetCause};
 use tollgate_x86::memory_types::MemoryTypeRanges;
@@ -211,6 +212,7 @@ impl Vm {
         }
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
+        handle.set_refusals(pc.refusals().to_vec());
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
         let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
             .map_err(BuildError::Host)?;
@@ -359,6 +361,11 @@ impl Vm {
     /// Returns the guest's memory. It must not be written while [`Vm::run`] runs.
     pub fn memory(&self) -> GuestMemory {
         self.memory.clone()
+    }
+
+    /// Returns what the machine's networks have refused to the guest.
+    pub fn refused(&self) -> RefusedList {
+        RefusedList::of_all(self.pc.refusals())
     }
 
     /// Returns the number of exits so far, by kind.

@@ -33,6 +33,7 @@ use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
 use crate::knobs::Assignment;
 use tollgate_exits::reading::Reading;
+use tollgate_network::{Refusals, RefusedList};
 
 pub use commands::VmCommands;
 pub use mailbox::{
@@ -66,8 +67,21 @@ impl VmHandle {
             published: Condvar::new(),
             kick: Mutex::new(None),
             listener: Mutex::new(None),
+            refusals: Mutex::default(),
             created: Instant::now(),
         }))
+    }
+
+    /// Sets the records of what the machine's networks refuse.
+    pub(crate) fn set_refusals(&self, refusals: Vec<Refusals>) {
+        let slot = self.0.refusals.lock();
+        *slot.unwrap_or_else(PoisonError::into_inner) = refusals;
+    }
+
+    /// Returns what the machine's networks have refused to the guest so far.
+    pub fn refused(&self) -> RefusedList {
+        let refusals = self.0.refusals.lock();
+        RefusedList::of_all(&refusals.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether both are handles of the same machine.

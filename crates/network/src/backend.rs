@@ -2,7 +2,8 @@
 
 use crate::error::NetworkError;
 use crate::link::{Adapter, Stopper, cable};
-use crate::options::{NetworkKind, NetworkOptions};
+use crate::options::{NetworkKind, NetworkOptions, RefusalLines};
+use crate::refusals::Refusals;
 use crate::{passt, stream, tap, user};
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ pub struct Backend {
     thread: Option<JoinHandle<()>>,
     forwards: Vec<SocketAddr>,
     offloads: bool,
+    refusals: Option<Refusals>,
 }
 
 impl Backend {
@@ -30,12 +32,16 @@ impl Backend {
     ) -> Result<(Adapter, Self), NetworkError> {
         let (adapter, wire) = cable().map_err(|error| NetworkError::new("cable", error))?;
         let stopper = wire.stopper();
-        let (mut forwards, mut offloads) = (Vec::new(), false);
+        let (mut forwards, mut offloads, mut refusals) = (Vec::new(), false, None);
         let work: Box<dyn FnOnce() + Send> = match &options.kind {
             NetworkKind::User(user) => {
                 let network = user::Network::open(user, mac, wire)?;
                 forwards = network.forwards();
                 offloads = true;
+                refusals = Some(network.refusals());
+                if user.refusal_lines == RefusalLines::Shown {
+                    network.report_refusals(Box::new(report));
+                }
                 Box::new(move || network.run())
             }
             NetworkKind::Passt => {
@@ -71,6 +77,7 @@ impl Backend {
             thread: Some(thread),
             forwards,
             offloads,
+            refusals,
         };
         Ok((adapter, backend))
     }
@@ -78,6 +85,11 @@ impl Backend {
     /// Returns the addresses at which the host listens for the guest, in the order of the options.
     pub fn forwards(&self) -> &[SocketAddr] {
         &self.forwards
+    }
+
+    /// Returns the record of what the guest could not reach, if the network decides that.
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.refusals.clone()
     }
 
     /// Whether frames of the guest may have partial checksums and segments that were not split.

@@ -22,6 +22,8 @@ pub mod link;
 pub mod options;
 mod passt;
 mod poller;
+pub mod refusals;
+pub mod rules;
 mod stream;
 mod tap;
 pub mod user;
@@ -31,5 +33,9 @@ pub use backend::Backend;
 pub use error::NetworkError;
 pub use frame::{Frame, PartialChecksum, Segmentation};
 pub use link::{Adapter, Offloads, Wire};
-pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions};
+pub use options::{
+    HostForward, MacAddress, NetworkKind, NetworkOptions, RefusalLines, Transport, UserOptions,
+};
+pub use refusals::{Refusals, Refused, RefusedList};
+pub use rules::{Rule, Rules};
 pub use vsock::VsockOptions;

@@ -1,5 +1,6 @@
 //! The options of a network.
 
+use crate::rules::Rules;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -81,6 +82,23 @@ pub struct UserOptions {
     pub forwards: Vec<HostForward>,
     /// Whether the guest can reach nothing outside. Forwarded ports work nevertheless.
     pub restrict: bool,
+    /// What the guest may reach otherwise.
+    #[serde(default)]
+    pub rules: Rules,
+    /// Whether refused destinations are shown while the machine runs.
+    #[serde(default)]
+    pub refusal_lines: RefusalLines,
+}
+
+/// Whether each destination that is refused for the first time is shown as a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RefusalLines {
+    /// They are only recorded.
+    #[default]
+    Hidden,
+    /// They are shown too.
+    Shown,
 }
 
 /// The kind of network at the other end of the cable.

@@ -41,6 +41,7 @@ mod net;
 mod perf_map;
 mod png_display;
 mod port;
+mod refusals;
 mod run;
 mod serial_target;
 mod share;

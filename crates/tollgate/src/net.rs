@@ -3,12 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transport, UserOptions};
+use tollgate_machine::config::{
+    HostForward, NetworkKind, NetworkOptions, RefusalLines, Rule, Rules, Transport, UserOptions,
+};
 use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
 
 /// The form of a network, for messages.
-const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
+const FORM: &str = "user[,allow=HOST[:PORT]][,deny=HOST[:PORT]][,log=refused|none]\
+    [,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
     socket=PATH, tap=NAME, fd=N or none, and [,mac=XX:XX:XX:XX:XX:XX]";
 const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
@@ -48,18 +51,34 @@ pub fn parse(text: &str) -> Result<Network, String> {
         }
         _ => return Err(format!("no such network; expected {FORM}")),
     };
-    let mut seen = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
     for part in parts {
-        let Some((key, value)) = part.split_once('=') else {
-            return Err(format!("'{part}' has no value; expected {FORM}"));
+        let (key, value) = match part.split_once('=') {
+            Some(parts) => parts,
+            // A list goes on: allow=HOST,HOST
+            None => match seen.last().filter(|key| is_list(key)) {
+                Some(key) => (*key, part),
+                None => return Err(format!("'{part}' has no value; expected {FORM}")),
+            },
         };
-        if key != "hostfwd" && seen.contains(&key) {
+        if key != "hostfwd" && !is_list(key) && seen.contains(&key) {
             return Err(format!("'{key}' is given twice"));
         }
         seen.push(key);
         set(&mut options, key, value)?;
     }
+    if let NetworkKind::User(user) = &options.kind {
+        if user.restrict && user.rules != Rules::default() {
+            return Err("restrict=on closes everything; leave it or allow= and deny= out".into());
+        }
+        user.rules.validate()?;
+    }
     Ok(Network(Some(options)))
+}
+
+/// Whether a key has a list of values.
+fn is_list(key: &str) -> bool {
+    matches!(key, "allow" | "deny")
 }
 
 /// Whether a word begins as a network does, for flags whose value may be left out.
@@ -95,10 +114,25 @@ fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), Strin
                 _ => return Err(format!("restrict={value}: expected on or off")),
             };
         }
-        ("hostfwd" | "restrict", _) => return Err(format!("'{key}' is for user networks only")),
+        ("allow", NetworkKind::User(user)) => user.rules.allow.push(rule(key, value)?),
+        ("deny", NetworkKind::User(user)) => user.rules.deny.push(rule(key, value)?),
+        ("log", NetworkKind::User(user)) => {
+            user.refusal_lines = match value {
+                "refused" => RefusalLines::Shown,
+                "none" => RefusalLines::Hidden,
+                _ => return Err(format!("log={value}: expected refused or none")),
+            };
+        }
+        ("hostfwd" | "restrict" | "allow" | "deny" | "log", _) => {
+            return Err(format!("'{key}' is for user networks only"));
+        }
         _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
     }
     Ok(())
+}
+
+fn rule(key: &str, value: &str) -> Result<Rule, String> {
+    value.parse().map_err(|error| format!("{key}={error}"))
 }
 
 /// A forwarded port, as in QEMU: `tcp|udp:[ADDR]:PORT-[GUEST]:PORT`, with IPv6 addresses in
@@ -174,6 +208,11 @@ mod tests {
             ("[::1]:8081".to_owned(), None, 80),
         ];
         assert_eq!(forwards.collect::<Vec<_>>(), expected);
+        let ruled = user("user,allow=example.org:443,10.0.0.0/8,deny=10.1.0.0/16,log=refused");
+        let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&ruled.rules.allow), ["example.org:443", "10.0.0.0/8"]);
+        assert_eq!(texts(&ruled.rules.deny), ["10.1.0.0/16"]);
+        assert_eq!(ruled.refusal_lines, RefusalLines::Shown);
         let socket = parse("socket=a,,b,mac=52:54:00:00:00:01")
             .unwrap()
             .0
@@ -213,6 +252,13 @@ mod tests {
             ("user,hostfwd=tcp:example.org:22-:22", "a wrong address"),
             ("user,hostfwd=tcp::22-[::1]:22", "one of IPv4"),
             ("socket=a,restrict=on", "for user networks only"),
+            ("passt,allow=any", "for user networks only"),
+            ("user,allow=", "names no destination"),
+            ("user,allow=10.0.0.1/8", "did you mean 10.0.0.0/8"),
+            ("user,deny=*.example.org", "only together"),
+            ("user,restrict=on,allow=any", "closes everything"),
+            ("user,log=all", "expected refused or none"),
+            ("user,log=none,example.org", "has no value"),
             ("passt,hostfwd=tcp::1-:1", "for user networks only"),
             ("user,ipv6=off", "unknown key 'ipv6'"),
         ] {

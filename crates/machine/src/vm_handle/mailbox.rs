@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer};
 use tollgate_disk::DriveOptions;
 use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::reading::Reading;
+use tollgate_network::Refusals;
 use tollgate_platform::{MarkName, ResetCause};
 
 /// The maximum number of bytes of serial input that wait for the guest.
@@ -299,6 +300,8 @@ pub(super) struct Shared {
     pub kick: Mutex<Option<KickFunction>>,
     /// This function is called after each publication.
     pub listener: Mutex<Option<Listener>>,
+    /// What the machine's networks have refused, which their threads record.
+    pub refusals: Mutex<Vec<Refusals>>,
     pub created: Instant,
 }
 

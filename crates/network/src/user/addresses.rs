@@ -31,7 +31,7 @@ pub struct Addresses {
     pub has_ipv6: bool,
     /// Whether the guest can reach other hosts. Tests stay on this one.
     pub has_world: bool,
-    resolver: RefCell<Resolver>,
+    pub(super) resolver: RefCell<Resolver>,
 }
 
 impl Addresses {

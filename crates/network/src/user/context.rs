@@ -1,13 +1,15 @@
 //! What the parts of the network share: the wire to the guest, the poller, addresses and the time.
 
 use super::addresses::Addresses;
+use super::gate::Gate;
 use super::icmp::{self, Unreachable};
 use super::neighbours::Neighbours;
 use super::packet;
 use crate::link::Wire;
 use crate::poller::Poller;
+use crate::refusals::Protocol;
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// The data that the parts of the network share.
@@ -16,8 +18,8 @@ pub(super) struct Context {
     pub(super) poller: Poller,
     pub(super) addresses: Addresses,
     pub(super) neighbours: Neighbours,
-    /// Whether the guest can reach nothing outside.
-    pub(super) restrict: bool,
+    /// What of the outside the guest can reach.
+    pub(super) gate: Gate,
     /// The present time.
     pub(super) now: Instant,
     /// A number that distinguishes the fragments of one packet from those of others.
@@ -25,6 +27,11 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Whether the guest may send to a destination now; see [`Gate::admits`].
+    pub(super) fn admits(&self, protocol: Protocol, destination: SocketAddr) -> bool {
+        self.gate.admits(protocol, destination, self.now)
+    }
+
     /// Sends an IP packet to the guest, in fragments if it is too long.
     pub(super) fn send_packet(&self, packet: &[u8]) {
         let send = |packet: &[u8]| {

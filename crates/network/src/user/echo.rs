@@ -8,6 +8,7 @@ use super::context::Context;
 use super::icmp::Unreachable;
 use super::turns::{BATCH, Left};
 use super::{addresses, packet, token};
+use crate::refusals::Protocol;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
@@ -179,7 +180,7 @@ impl Sockets {
             return;
         }
         let report = |reason| context.report(reason, (source, destination), packet);
-        if context.restrict {
+        if !context.admits(Protocol::Ping, (destination, 0).into()) {
             report(Unreachable::Prohibited);
             return;
         }

@@ -11,29 +11,35 @@
 //!     `-- TCP ------------------ smoltcp <-> a socket for each connection (tcp)
 //! ```
 //!
-//! If the host cannot reach a destination, the answer is an ICMP error (icmp), or for a query for a
+//! Which of the guest's packets and queries pass at all is decided in one place (gate). If the host
+//! cannot reach a destination, the answer is an ICMP error (icmp), or for a query for a
 //! name a failure (dns).
 //!
 //! | address | what it is |
 //! |---|---|
 //! | 10.0.2.15, or the guest's choice | the guest; DHCP assigns the first |
-//! | 10.0.2.2 | the gateway, and the host's own loopback address |
+//! | 10.0.2.2 | the gateway, and the host's own loopback address if a rule opens it |
 //! | 10.0.2.3 | the host's name server |
 //! | fec0::2, fec0::3 | gateway and name server over IPv6, if the host has it |
 //!
 //! Everything runs on one thread, which waits only for the [`Poller`].
 
-mod addresses;
+pub(crate) mod addresses;
+mod closed;
 mod context;
 mod dhcp;
 mod dns;
 mod echo;
 mod forward;
+mod gate;
 mod guest_side;
 mod host_errors;
 mod icmp;
+mod lookup;
+mod names;
 mod neighbours;
 mod packet;
+mod pins;
 mod queries;
 mod reassembly;
 mod resolver;
@@ -50,8 +56,10 @@ use crate::error::NetworkError;
 use crate::link::Wire;
 use crate::options::{HostForward, MacAddress, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
+use crate::refusals::Refusals;
 use addresses::Addresses;
 use context::Context;
+use gate::{Gate, Report};
 use guest_side::GuestSide;
 use neighbours::Neighbours;
 use reassembly::Reassembly;
@@ -100,12 +108,23 @@ impl Network {
     /// # Errors
     /// A port cannot be opened, or the host has no descriptors left.
     pub fn open(options: &UserOptions, mac: MacAddress, wire: Wire) -> Result<Self, NetworkError> {
+        Self::open_at(options, mac, wire, Addresses::of_host())
+    }
+
+    /// Opens the network of a host with these addresses.
+    fn open_at(
+        options: &UserOptions,
+        mac: MacAddress,
+        wire: Wire,
+        addresses: Addresses,
+    ) -> Result<Self, NetworkError> {
         raise_descriptor_limit();
+        let resolve = |name: &_| lookup::addresses(name, &addresses.name_servers());
+        let gate = Gate::new(options, resolve).map_err(|why| NetworkError::new("deny=", why))?;
         let failed = |error| NetworkError::new("descriptors", error);
         let poller = Poller::new().map_err(|error| failed(error.into()))?;
         let watched = poller.add(wire.wake_descriptor(), token::WIRE);
         watched.map_err(|error| failed(std::io::Error::from(error)))?;
-        let addresses = Addresses::of_host();
         let (mut listeners, mut udp) = (Vec::new(), udp::Sockets::default());
         let mut forwards = Vec::new();
         for forward in &options.forwards {
@@ -125,7 +144,7 @@ impl Network {
                 poller,
                 addresses,
                 neighbours: Neighbours::new(mac),
-                restrict: options.restrict,
+                gate,
                 now: started,
                 last_identification: Cell::new(0),
             },
@@ -145,6 +164,16 @@ impl Network {
     /// Returns the addresses at which the host listens.
     pub fn forwards(&self) -> Vec<SocketAddr> {
         self.forwards.clone()
+    }
+
+    /// Returns the record of what the guest could not reach.
+    pub fn refusals(&self) -> Refusals {
+        self.context.gate.refusals()
+    }
+
+    /// Shows what is refused as lines.
+    pub fn report_refusals(&self, report: Report) {
+        self.context.gate.report_to(report);
     }
 
     /// Works until the adapter is gone.

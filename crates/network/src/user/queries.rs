@@ -3,6 +3,8 @@
 //! host's own resolver would do (resolv.conf(5)).
 
 use super::dns;
+use super::gate::Screened;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -19,8 +21,28 @@ pub struct Query {
     /// The address by which the guest knows the name server.
     pub inside: SocketAddr,
     pub data: Vec<u8>,
+    /// Our own query in its place, where the network reads queries.
+    pub screened: Option<Screened>,
     /// How many of the host's servers were asked.
     pub asked: usize,
+}
+
+impl Query {
+    /// Returns the message for a name server.
+    pub fn message(&self) -> Cow<'_, [u8]> {
+        match &self.screened {
+            Some(screened) => screened.query().into(),
+            None => (&*self.data).into(),
+        }
+    }
+
+    /// Returns the number of the message.
+    fn identification(&self) -> Option<[u8; 2]> {
+        match &self.screened {
+            Some(screened) => Some(screened.identification),
+            None => dns::identification(&self.data),
+        }
+    }
 }
 
 /// The queries of one port of the guest, each with the server that was asked last.
@@ -41,12 +63,16 @@ impl Queries {
         self.waiting.push_back((server, query));
     }
 
-    /// Removes the query that a server has answered.
-    pub fn answered(&mut self, server: SocketAddr, response: &[u8]) {
+    /// Removes the query that a server has answered, and returns it.
+    pub fn answered(&mut self, server: SocketAddr, response: &[u8]) -> Option<Query> {
         let identification = dns::identification(response);
-        self.waiting.retain(|(asked, query)| {
-            *asked != server || dns::identification(&query.data) != identification
-        });
+        let waiting = std::mem::take(&mut self.waiting);
+        let (answered, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(asked, query)| {
+                *asked == server && query.identification() == identification
+            });
+        self.waiting = others.into();
+        answered.into_iter().next().map(|(_, query)| query)
     }
 
     /// Takes the queries to a server that is unreachable.
@@ -74,6 +100,7 @@ mod tests {
         Query {
             inside: "10.0.2.3:53".parse().unwrap(),
             data: vec![0, number, 1, 0],
+            screened: None,
             asked: 1,
         }
     }

@@ -18,6 +18,7 @@ use super::guest_side::GuestSide;
 use super::icmp::Unreachable;
 use super::{addresses, token};
 use crate::poller::Readiness;
+use crate::refusals::Protocol;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
@@ -258,7 +259,7 @@ impl Connections {
 
     /// Begins a connection of the guest.
     fn begin(&mut self, ends: Ends, packet: &[u8], context: &Context) -> Result<(), Refusal> {
-        if context.restrict || !self.has_room() {
+        if !self.has_room() || !context.admits(Protocol::Tcp, ends.outside) {
             return Err(Refusal::Reset);
         }
         let address = context.addresses.outside(ends.outside);

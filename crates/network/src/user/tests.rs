@@ -7,5 +7,6 @@ mod floods;
 mod fragments;
 mod guest;
 mod hostile;
+mod rules;
 mod services;
 mod transfers;

@@ -4,17 +4,20 @@
 use super::context::Context;
 use super::dns::{self, Failure};
 use super::forward::Forward;
+use super::gate::QueryVerdict;
 use super::host_errors::{self, HostError};
 use super::icmp::Unreachable;
 use super::queries::{Queries, Query};
 use super::turns::{BATCH, Left};
 use super::{addresses, packet, token};
+use crate::refusals::Protocol;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
     socket_with,
 };
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -121,12 +124,13 @@ impl Sockets {
             return;
         }
         if addresses::is_dns(destination) && inside.port() == addresses::DNS_PORT {
-            let query = self.query_of(guest, inside, datagram.payload());
-            self.ask(guest, query, context);
+            if let Some(query) = self.query_of(guest, inside, datagram.payload(), context) {
+                self.ask(guest, query, context);
+            }
             return;
         }
         let report = |reason| context.report(reason, (source, destination), packet);
-        if context.restrict {
+        if !context.admits(Protocol::Udp, inside) {
             report(Unreachable::Prohibited);
             return;
         }
@@ -167,26 +171,42 @@ impl Sockets {
         }
     }
 
-    /// Returns the query for the guest's message, which may be a repeated one.
-    fn query_of(&mut self, guest: SocketAddr, inside: SocketAddr, data: &[u8]) -> Query {
+    /// Returns the query for the guest's message, which may be a repeated one. Returns `None` if the
+    /// guest may not ask that, and answers it.
+    fn query_of(
+        &mut self,
+        guest: SocketAddr,
+        inside: SocketAddr,
+        data: &[u8],
+        context: &Context,
+    ) -> Option<Query> {
         let repeated = [true, false].into_iter().find_map(|is_ipv4| {
             let socket = self.sockets.get_mut(&Key { guest, is_ipv4 })?;
             socket.queries.take_repeated(inside, data)
         });
-        repeated.unwrap_or_else(|| Query {
+        if repeated.is_some() {
+            return repeated;
+        }
+        let mut query = Query {
             inside,
             data: data.to_vec(),
+            screened: None,
             asked: 0,
-        })
+        };
+        match context.gate.query(data) {
+            QueryVerdict::AsItIs => {}
+            QueryVerdict::Ours(screened) => query.screened = Some(screened),
+            QueryVerdict::Refused => {
+                fail(guest, &query, Failure::Refused, context);
+                return None;
+            }
+        }
+        Some(query)
     }
 
     /// Asks the next of the host's name servers. If none can be asked, the guest gets an answer
     /// that reports that.
     fn ask(&mut self, guest: SocketAddr, mut query: Query, context: &Context) {
-        if context.restrict {
-            fail(guest, &query, Failure::Refused, context);
-            return;
-        }
         let servers = context.addresses.name_servers();
         while let Some(server) = servers.get(query.asked).copied() {
             query.asked += 1;
@@ -202,7 +222,7 @@ impl Sockets {
                 socket.servers.insert(server);
             }
             socket.set_may_fragment(true);
-            if send(&socket.host, &query.data, &server).is_ok() {
+            if send(&socket.host, &query.message(), &server).is_ok() {
                 // A query that the guest repeats after the last server begins with the first one
                 // again.
                 query.asked %= servers.len();
@@ -277,12 +297,17 @@ impl Sockets {
                 continue;
             }
             socket.used = context.now;
+            let mut message = Cow::Borrowed(&buffer[..bytes]);
             if is_server {
-                socket.queries.answered(peer, &buffer[..bytes]);
+                let query = socket.queries.answered(peer, &message);
+                let Some(answer) = answer_of(query, message, context) else {
+                    continue;
+                };
+                message = answer;
             }
             let name_server = is_server.then_some(name_server(guest));
             let inside = context.addresses.inside(peer, name_server);
-            deliver(inside, guest, &buffer[..bytes], context);
+            deliver(inside, guest, &message, context);
         }
         for _ in 0..BATCH {
             let socket = self.sockets.get(&key);
@@ -364,6 +389,23 @@ pub fn report_datagram(
     if let Some(original) = packet::udp(guest, inside, data) {
         context.report(reason, (guest.ip(), inside.ip()), &original);
     }
+}
+
+/// Returns the answer for the guest to a message of a name server, if it gets one.
+fn answer_of<'a>(
+    query: Option<Query>,
+    message: Cow<'a, [u8]>,
+    context: &Context,
+) -> Option<Cow<'a, [u8]>> {
+    if !context.gate.reads_queries() {
+        return Some(message);
+    }
+    let query = query?;
+    let screened = query.screened?;
+    let answer = context
+        .gate
+        .answer(&query.data, &screened, &message, context.now);
+    answer.map(Cow::Owned)
 }
 
 /// Answers a query in place of a name server.

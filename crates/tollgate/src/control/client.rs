@@ -13,6 +13,7 @@ use tollgate_exits::snapshot::Snapshot;
 use super::command::{LATE, Name, SNAPSHOT_PATIENCE};
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
+use crate::refusals;
 use crate::standard_output::print_and_end;
 use crate::statistics::{Format, View, written};
 
@@ -241,6 +242,12 @@ fn describe(answer: &Value) -> String {
                     .trim_end()
                     .to_owned()
             })
+            .unwrap_or_default();
+    }
+    if let Some(refused) = answer.get("refused") {
+        let refused = serde_json::from_value(refused.clone());
+        return refused
+            .map(|list| refusals::list(&list))
             .unwrap_or_default();
     }
     let Some(status) = answer["status"].as_object() else {

@@ -26,6 +26,8 @@ pub enum Name {
     Reset,
     /// End the virtual machine immediately
     Quit,
+    /// List what the guest could not reach because of its network's rules
+    Refused,
     /// Press the power button: the guest may shut down
     PowerButton,
     /// Show or change knobs, as `tollgate set` does.

@@ -236,6 +236,13 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
                 quits: false,
             });
         }
+        Name::Refused => {
+            let refused = serde_json::to_value(handle.refused()).unwrap_or_default();
+            return Progress::Answered(Answer {
+                line: with_id(json!({"ok": true, "refused": refused}), &request.id),
+                quits: false,
+            });
+        }
         Name::Quit => {
             handle.quit();
             return done(true);

@@ -14,9 +14,16 @@ pub struct NetworkArguments {
     /// A network and how it is used; without a value: user. May be repeated
     ///
     /// user                  a network in this process, without privilege: the guest gets
-    ///                       10.0.2.15 by DHCP; 10.0.2.2 is the host's loopback address,
-    ///                       10.0.2.3 a name server, all other addresses are what the host
-    ///                       reaches
+    ///                       10.0.2.15 by DHCP; 10.0.2.3 is a name server, all other addresses
+    ///                       are what the host reaches. This host's loopback address (10.0.2.2)
+    ///                       and link-local and metadata addresses are closed unless allow=
+    ///                       names them
+    /// allow=HOST[:PORT],... (user) the guest reaches only these: names, *.NAME, addresses,
+    ///                       ADDRESS/BITS, [IPV6]:PORT; host is this host's loopback address,
+    ///                       any is everything that is open without allow=, dns is the name server
+    ///                       for all names. May be repeated
+    /// deny=HOST[:PORT],...  (user) the guest does not reach these, even if allow= has them
+    /// log=refused|none      (user) refused: show what the guest could not reach, once each
     /// hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT
     ///                       (user) forward a port of the host to a port of the guest, as in
     ///                       hostfwd=tcp:127.0.0.1:2222-:22. May be repeated. Without ADDR

@@ -153,6 +153,7 @@ impl FinalReport {
         let mut text = written(&snapshot, self.format, self.view);
         if self.format == Format::Table {
             text.push_str(&format!("confined: {}\n", crate::confinement::line()));
+            text.push_str(&crate::refusals::for_statistics(&vm.refused()));
             let milliseconds = start_up.as_secs_f64() * 1000.0;
             text.push_str(&format!("start-up: {milliseconds:.1} ms\n"));
         }

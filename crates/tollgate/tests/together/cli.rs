@@ -230,7 +230,7 @@ fn values_outside_a_list_are_refused_with_the_list() {
     );
     refused(
         &["control", "s", "dance"],
-        "<COMMAND>: 'dance' is not one of: status, stats, reset-stats, pause, resume, reset, quit, power-button; \
+        "<COMMAND>: 'dance' is not one of: status, stats, reset-stats, pause, resume, reset, quit, refused, power-button; \
          try 'tollgate control --help'",
     );
 }

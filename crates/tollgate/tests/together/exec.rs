@@ -468,11 +468,44 @@ fn the_network_reaches_this_machine() {
     });
     let script = format!("nc 10.0.2.2 {port} </dev/null; cat /etc/resolv.conf");
     assert_eq!(
-        place.answer(&["--net", "user"], &script),
+        place.answer(&["--net", "user,allow=any,host"], &script),
         "hello\nnameserver 10.0.2.3\n"
     );
     server.join().unwrap();
     assert!(!place.root.join("etc/resolv.conf").exists());
+}
+
+#[test]
+fn what_the_network_refuses_is_refused_at_once_and_listed() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!(
+        "nc 10.0.2.2 {port} </dev/null 2>&1; nc 169.254.169.254 80 </dev/null 2>&1; \
+         busybox nslookup host.invalid 2>&1 | busybox grep -c REFUSED"
+    );
+    let flags = ["--stats", "--net", "user,allow=192.0.2.0/24,log=refused"];
+    let output = finish(
+        &mut place.exec(&flags, &["sh", "-c", &script]),
+        GUEST_PATIENCE,
+    );
+    let said = text(&output.stdout);
+    assert_eq!(said.matches("Connection refused").count(), 2, "{said}");
+    assert!(!said.ends_with("\n0\n"), "{said}");
+    let errors = text(&output.stderr);
+    for line in [
+        format!(
+            "virtio-net0: refused tcp 10.0.2.2:{port}: this host's loopback; allow=host opens it"
+        ),
+        "refused tcp 169.254.169.254:80: link-local or metadata".into(),
+        "refused name host.invalid: not in allow=".into(),
+        "refused by the network's rules: ".into(),
+        format!("      1  tcp 10.0.2.2:{port}: this host's loopback"),
+    ] {
+        assert!(errors.contains(&line), "{line}: {errors}");
+    }
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err());
 }
 
 /// The command in a network of its own with only the loopback interface; `None` if the host does
@@ -554,7 +587,8 @@ fn kernels_of_32_bits_run_commands_of_32_bits() {
     fs::write(place.here.join("sent"), &sent).unwrap();
     for kernel in ["debian-686", "debian-686-pae"] {
         let image = fetched(&format!("{kernel}/vmlinuz"));
-        let flags = ["--kernel", image.to_str().unwrap(), "--net"];
+        let network = "--net=user,allow=host";
+        let flags = ["--kernel", image.to_str().unwrap(), network];
         let script = format!(
             "uname -m; nc 10.0.2.2 {port} </dev/null; cat sent; cat >got; echo err >&2; exit 5"
         );

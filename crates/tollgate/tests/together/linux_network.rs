@@ -79,7 +79,7 @@ fn ask(port: u16, question: &[u8]) -> Vec<u8> {
 fn talks(kernel: &str, more: &[&str]) {
     let folder = Folder::new();
     let forwarded = free_port();
-    let network = format!("user,hostfwd=tcp:127.0.0.1:{forwarded}-:7");
+    let network = format!("user,allow=any,host,hostfwd=tcp:127.0.0.1:{forwarded}-:7");
     let mut command = command(&folder, kernel, &network);
     command.args(more);
     let mut guest = boot(command);

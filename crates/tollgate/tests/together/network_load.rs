@@ -107,7 +107,10 @@ fn a_thousand_connections_out_of_the_guest_at_a_time() {
         .as_bytes(),
     );
     let script = "ulimit -n 4096; exec perl client";
-    let output = finish(&mut exec(&folder, &["--net"], script), GUEST_PATIENCE);
+    let output = finish(
+        &mut exec(&folder, &["--net=user,allow=host"], script),
+        GUEST_PATIENCE,
+    );
     assert_said(&output, "all 1000");
     server.join().unwrap();
 }
@@ -184,7 +187,10 @@ fn a_peer_that_does_not_read_holds_up_nobody_else() {
            print readline($s) eq $data ? \"same\\n\" : \"other\\n\"'\n\
          date -d @0 +%s; kill $!"
     );
-    let output = finish(&mut exec(&folder, &["--net"], &script), GUEST_PATIENCE);
+    let output = finish(
+        &mut exec(&folder, &["--net=user,allow=host"], &script),
+        GUEST_PATIENCE,
+    );
     assert_said(&output, "connected\nsame\n0\n");
     server.join().unwrap().unwrap();
     drop(stalled);
@@ -261,7 +267,10 @@ fn git_clones_from_a_daemon_of_this_machine() {
     let script = format!(
         "git clone -q git://10.0.2.2:{port}/source copy; cd copy; git fsck --strict; git rev-parse HEAD"
     );
-    let output = finish(&mut exec(&folder, &["--net"], &script), GUEST_PATIENCE);
+    let output = finish(
+        &mut exec(&folder, &["--net=user,allow=host"], &script),
+        GUEST_PATIENCE,
+    );
     assert_said(&output, &head);
     let last = format!("file-{}", PIECES - 1);
     let copy = fs::read(folder.path("copy").join(&last)).unwrap();
@@ -286,7 +295,7 @@ fn apt_get_installs_from_a_repository_of_this_machine() {
          apt-get \"$@\" update; apt-get \"$@\" -y --no-install-recommends install tollgate-test-package\n\
          wc -l </usr/share/tollgate-test-package/file; dpkg -s tollgate-test-package"
     );
-    let flags = ["--net", "--user", "root"];
+    let flags = ["--net=user,allow=host", "--user", "root"];
     let output = finish(&mut exec(&folder, &flags, &script), GUEST_PATIENCE);
     assert_said(&output, "200000\n");
     assert_said(&output, "Status: install ok installed");

@@ -191,7 +191,8 @@ fn the_installer_of_debian_starts_from_a_disk_and_follows_a_file_from_the_networ
     ];
     let disk = grub_disk(&folder, 64, &files, &menu);
     let drive = format!("file={},format=raw,if=ide", disk.display());
-    let mut pc = Pc::start(&folder, &["-m", "1G", "--net", "user", "--drive", &drive]);
+    let network = "user,allow=any,host";
+    let mut pc = Pc::start(&folder, &["-m", "1G", "--net", network, "--drive", &drive]);
     pc.screen_with("Install");
     pc.tell(&["type", "\\n"]);
     // By then it has loaded the network card's driver and has an address.

@@ -26,7 +26,14 @@ fn boot(system: &Path, flavour: &str, disk: &Path) -> Session {
 /// [`boot`] with more flags.
 fn boot_with(system: &Path, flavour: &str, disk: &Path, flags: &[&str]) -> Session {
     let mut command = tollgate();
-    command.args(["run", "-m", "512M", "--net", "user", "--kernel"]);
+    command.args([
+        "run",
+        "-m",
+        "512M",
+        "--net",
+        "user,allow=any,host",
+        "--kernel",
+    ]);
     command.arg(system.join(flavour).join("vmlinuz"));
     command
         .arg("--initrd")

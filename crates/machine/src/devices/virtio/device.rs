@@ -6,6 +6,7 @@ use crate::bus::completion::Completer;
 use serde_json::Value;
 use std::sync::Arc;
 use tollgate_memory::GuestMemory;
+use tollgate_network::Refusals;
 use tollgate_share::RequestCounts;
 
 /// The queues of a device and guest memory, during one call.
@@ -109,6 +110,11 @@ pub trait VirtioDevice {
 
     /// Returns the counts of requests to a shared directory.
     fn share_requests(&self) -> Option<Arc<RequestCounts>> {
+        None
+    }
+
+    /// Returns the record of what a network has refused to the guest.
+    fn refusals(&self) -> Option<Refusals> {
         None
     }
 

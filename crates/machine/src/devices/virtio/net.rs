@@ -11,7 +11,7 @@ use super::device_type;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use tollgate_network::frame::{ETHERNET_HEADER, MAX_FRAME};
-use tollgate_network::{Adapter, Backend, Frame, MacAddress, Offloads};
+use tollgate_network::{Adapter, Backend, Frame, MacAddress, Offloads, Refusals};
 
 /// Features (5.1.3).
 mod feature {
@@ -61,7 +61,7 @@ pub struct Net {
     /// Whether the network accepts partial checksums, and segments that were not split.
     has_offloads: bool,
     /// The network's threads, which run as long as the adapter exists.
-    _backend: Option<Backend>,
+    backend: Option<Backend>,
 }
 
 impl Net {
@@ -69,7 +69,7 @@ impl Net {
     pub fn new(name: String, mac: MacAddress, adapter: Adapter, backend: Backend) -> Self {
         let has_offloads = backend.takes_offloads();
         Self {
-            _backend: Some(backend),
+            backend: Some(backend),
             ..Self::plugged(name, mac, adapter, has_offloads)
         }
     }
@@ -89,7 +89,7 @@ impl Net {
             config,
             adapter,
             has_offloads,
-            _backend: None,
+            backend: None,
         }
     }
 
@@ -271,6 +271,10 @@ impl VirtioDevice for Net {
         self.agree(queues);
         self.receive(queues)?;
         self.transmit(queues)
+    }
+
+    fn refusals(&self) -> Option<Refusals> {
+        self.backend.as_ref()?.refusals()
     }
 
     fn reset(&mut self) {

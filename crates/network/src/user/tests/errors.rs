@@ -1,6 +1,6 @@
 //! Tests of destinations that the host cannot reach: the guest is notified immediately.
 
-use super::guest::{Guest, PATIENCE};
+use super::guest::{Guest, PATIENCE, open};
 use super::services::{datagram, payload, send, send_udp};
 use crate::link::Offloads;
 use crate::options::{HostForward, Transport, UserOptions};
@@ -31,7 +31,7 @@ fn closed() -> SocketAddr {
 
 /// Receives the next packet, which is an ICMP error. Returns its sender, its reason, and the ends
 /// of the datagram that it is about.
-fn error(guest: &Guest) -> (Ipv4Addr, Icmpv4DstUnreachable, [SocketAddr; 2]) {
+pub fn error(guest: &Guest) -> (Ipv4Addr, Icmpv4DstUnreachable, [SocketAddr; 2]) {
     let payload = payload(guest);
     let ip = Ipv4Packet::new_checked(&payload[..]).unwrap();
     assert_eq!(ip.next_header(), IpProtocol::Icmp, "{payload:?}");
@@ -55,7 +55,7 @@ fn error(guest: &Guest) -> (Ipv4Addr, Icmpv4DstUnreachable, [SocketAddr; 2]) {
 
 #[test]
 fn a_closed_port_of_the_host_is_unreachable() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let own: SocketAddr = (GUEST, 4000).into();
     let server = local();
     for _ in 0..3 {
@@ -105,10 +105,7 @@ fn addresses_that_are_not_there_and_forbidden_ones_are_unreachable() {
             Icmpv4DstUnreachable::CommProhibited,
         ),
     ] {
-        let guest = Guest::new(&UserOptions {
-            restrict,
-            ..UserOptions::default()
-        });
+        let guest = Guest::new(&UserOptions { restrict, ..open() });
         let to: SocketAddr = to.parse().unwrap();
         send_udp(&guest, own, to, b"question");
         assert_eq!(error(&guest), (reporter, reason, [own, to]));
@@ -126,6 +123,7 @@ fn an_answer_through_a_forwarded_port_to_a_closed_one_is_an_error() {
     let guest = Guest::new(&UserOptions {
         forwards: vec![forward],
         restrict: false,
+        ..open()
     });
     let client = local();
     client.send_to(b"question", guest.forwards[0]).unwrap();
@@ -138,7 +136,7 @@ fn an_answer_through_a_forwarded_port_to_a_closed_one_is_an_error() {
 
 #[test]
 fn a_closed_port_of_the_guest_closes_the_hosts() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let server = local();
     let own: SocketAddr = (GUEST, 4000).into();
     let outside: SocketAddr = (GATEWAY, server.local_addr().unwrap().port()).into();
@@ -169,10 +167,7 @@ fn a_closed_port_of_the_guest_closes_the_hosts() {
 }
 
 fn asking(servers: &[SocketAddr], restrict: bool) -> Guest {
-    let options = UserOptions {
-        restrict,
-        ..UserOptions::default()
-    };
+    let options = UserOptions { restrict, ..open() };
     Guest::at(
         &options,
         Offloads::default(),

@@ -1,6 +1,6 @@
 //! Tests of peers that send without end: each gets its turn, and no other peer waits for them.
 
-use super::guest::{Guest, MAC, PATIENCE};
+use super::guest::{Guest, MAC, PATIENCE, open};
 use crate::link::{Adapter, cable};
 use crate::options::{HostForward, Transport, UserOptions};
 use crate::user::addresses::{Addresses, GATEWAY, GUEST};
@@ -53,7 +53,7 @@ fn options() -> UserOptions {
             guest_address: None,
             guest_port: 53,
         }],
-        restrict: false,
+        ..open()
     }
 }
 

@@ -1,8 +1,7 @@
 //! Tests of packets that are longer than a frame, in both directions.
 
-use super::guest::{Guest, PATIENCE};
+use super::guest::{Guest, PATIENCE, open};
 use super::services::{payload, send};
-use crate::options::UserOptions;
 use crate::user::addresses::{GATEWAY, GUEST};
 use crate::user::packet;
 use crate::user::reassembly::Reassembly;
@@ -42,7 +41,7 @@ fn receive_long(guest: &Guest) -> Vec<u8> {
 fn datagrams_of_all_sizes_go_out_and_come_back() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     server.set_read_timeout(Some(PATIENCE)).unwrap();
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let own: SocketAddr = (GUEST, 4000).into();
     let outside: SocketAddr = (GATEWAY, server.local_addr().unwrap().port()).into();
     let mut buffer = vec![0; 70_000];
@@ -67,7 +66,7 @@ fn datagrams_of_all_sizes_go_out_and_come_back() {
 
 #[test]
 fn the_gateway_answers_long_echo_requests() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     for bytes in [1472, 1473, 5000, 65_507] {
         let data = vec![9; bytes];
         let request = Icmpv4Repr::EchoRequest {
@@ -98,7 +97,7 @@ fn the_gateway_answers_long_echo_requests() {
 
 #[test]
 fn the_network_works_after_a_flood_of_fragments() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let (from, to) = (GUEST.into(), GATEWAY.into());
     for number in 0..5000 {
         let mut flood = packet::ip(from, to, IpProtocol::Udp, 8, 64, |_| {});

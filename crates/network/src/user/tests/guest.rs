@@ -3,6 +3,8 @@
 use crate::frame::Frame;
 use crate::link::{Adapter, Offloads, cable};
 use crate::options::{MacAddress, UserOptions};
+use crate::refusals::Refusals;
+use crate::rules::Rules;
 use crate::user::Network;
 use crate::user::addresses::{Addresses, GATEWAY, GUEST};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -20,10 +22,20 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const MAC: MacAddress = MacAddress::of_adapter(0);
 
+/// Returns options with which the guest reaches the host's loopback address, where tests have their
+/// servers.
+pub fn open() -> UserOptions {
+    UserOptions {
+        rules: Rules::open(),
+        ..UserOptions::default()
+    }
+}
+
 /// The adapter of a guest, with the network on a thread.
 pub struct Guest {
     pub adapter: Adapter,
     pub forwards: Vec<SocketAddr>,
+    pub refusals: Refusals,
     told: Receiver<()>,
     stopper: crate::link::Stopper,
     thread: Option<JoinHandle<()>>,
@@ -44,10 +56,13 @@ impl Guest {
     pub fn at(options: &UserOptions, offloads: Offloads, addresses: Addresses) -> Self {
         let (adapter, wire) = cable().unwrap();
         let stopper = wire.stopper();
-        let mut network = Network::open(options, MAC, wire).unwrap();
-        network.context.addresses = addresses;
-        network.context.addresses.has_world = false;
+        let addresses = Addresses {
+            has_world: false,
+            ..addresses
+        };
+        let network = Network::open_at(options, MAC, wire, addresses).unwrap();
         let forwards = network.forwards();
+        let refusals = network.refusals();
         let (tell, told) = channel();
         adapter.connect(move || {
             let _ = tell.send(());
@@ -56,6 +71,7 @@ impl Guest {
         Self {
             adapter,
             forwards,
+            refusals,
             told,
             stopper,
             thread: Some(std::thread::spawn(move || network.run())),

@@ -1,7 +1,6 @@
 //! Tests with frames that no driver sends: nothing panics, and the network works afterwards.
 
-use super::guest::{Guest, MAC};
-use crate::options::UserOptions;
+use super::guest::{Guest, MAC, open};
 use crate::user::addresses::{GATEWAY, GUEST};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -77,7 +76,7 @@ fn answer(mut stream: TcpStream) {
 fn random_frames_do_no_harm() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let mut random = Random::new(1);
     for round in 0..40_000 {
         let frame = frame(&mut random, port);

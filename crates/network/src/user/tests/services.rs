@@ -1,6 +1,6 @@
 //! Tests of the answers of the network itself, and of datagrams.
 
-use super::guest::{Guest, MAC};
+use super::guest::{Guest, MAC, open};
 use crate::link::Offloads;
 use crate::options::{HostForward, Transport, UserOptions};
 use crate::user::addresses::{DNS, GATEWAY, GATEWAY6, GUEST};
@@ -84,10 +84,7 @@ fn dhcp(kind: DhcpMessageType, requested: Option<Ipv4Addr>) -> Vec<u8> {
 #[test]
 fn dhcp_gives_the_guest_its_address() {
     for restrict in [false, true] {
-        let guest = Guest::new(&UserOptions {
-            restrict,
-            ..UserOptions::default()
-        });
+        let guest = Guest::new(&UserOptions { restrict, ..open() });
         for (kind, requested, expected) in [
             (DhcpMessageType::Discover, None, DhcpMessageType::Offer),
             (DhcpMessageType::Request, Some(GUEST), DhcpMessageType::Ack),
@@ -119,7 +116,7 @@ fn dhcp_gives_the_guest_its_address() {
 
 #[test]
 fn arp_is_answered_for_the_networks_own_addresses_only() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let ask = |target: Ipv4Addr| {
         let request = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
@@ -157,7 +154,7 @@ fn datagrams_go_out_and_answers_come_back() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let own: SocketAddr = (GUEST, 4000).into();
     let outside: SocketAddr = (GATEWAY, port).into();
     let mut buffer = [0; 4096];
@@ -196,6 +193,7 @@ fn forwarded_datagrams_are_answered_to_their_senders() {
     let guest = Guest::new(&UserOptions {
         forwards: vec![forward],
         restrict: true,
+        ..open()
     });
     let port: SocketAddr = (GUEST, 53).into();
     let clients = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
@@ -237,7 +235,7 @@ fn names_are_asked_of_the_hosts_server_by_udp_and_tcp() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = server.local_addr().unwrap();
     let listener = TcpListener::bind(address).unwrap();
-    let guest = Guest::with(&UserOptions::default(), Offloads::default(), address);
+    let guest = Guest::with(&open(), Offloads::default(), address);
     let own: SocketAddr = (GUEST, 4000).into();
     send_udp(&guest, own, (DNS, 53).into(), b"name?");
     let mut buffer = [0; 100];
@@ -267,7 +265,7 @@ fn names_are_asked_of_the_hosts_server_by_udp_and_tcp() {
 fn the_gateway_answers_echo_requests() {
     let guest = Guest::new(&UserOptions {
         restrict: true,
-        ..UserOptions::default()
+        ..open()
     });
     let request = Icmpv4Repr::EchoRequest {
         ident: 7,
@@ -297,7 +295,7 @@ fn the_gateway_answers_echo_requests() {
 
 #[test]
 fn routers_and_neighbours_are_found_over_ipv6() {
-    let guest = Guest::new(&UserOptions::default());
+    let guest = Guest::new(&open());
     let own = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x15);
     let ask = |to: Ipv6Addr, message: NdiscRepr<'_>| {
         let message = Icmpv6Repr::Ndisc(message);

@@ -1,7 +1,7 @@
 //! Tests of connections: data arrives completely, in order, in both directions, and connections end
 //! properly.
 
-use super::guest::{Guest, PATIENCE};
+use super::guest::{Guest, PATIENCE, open};
 use crate::link::Offloads;
 use crate::options::{HostForward, Transport, UserOptions};
 use crate::user::addresses::GATEWAY;
@@ -45,7 +45,7 @@ fn bytes_go_both_ways_and_each_half_ends_by_itself() {
         stream.write_all(&pattern(300_000)).unwrap();
         received
     });
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connected(port);
     stack.send(handle, &pattern(200_000));
     stack.socket(handle).close();
@@ -66,7 +66,7 @@ fn the_host_may_end_its_half_first() {
         stream.shutdown(Shutdown::Write).unwrap();
         read_all(&stream)
     });
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connected(port);
     assert_eq!(stack.receive_all(handle), b"hello");
     stack.send(handle, &pattern(100_000));
@@ -79,7 +79,7 @@ fn the_host_may_end_its_half_first() {
 fn a_refusal_reaches_the_guest() {
     let (listener, port) = listener();
     drop(listener);
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connect(GATEWAY, port);
     stack.until(|stack| (stack.socket(handle).state() == State::Closed).then_some(()));
     // A connection to an unused address of the network fails too.
@@ -91,7 +91,7 @@ fn a_refusal_reaches_the_guest() {
 fn a_connection_is_not_there_before_the_host_has_connected() {
     // No process accepts, and the backlog is full: the host's connection stays half open.
     let (listener, port) = listener();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connected(port);
     drop(listener);
     stack.until(|stack| (stack.socket(handle).state() == State::Closed).then_some(()));
@@ -100,7 +100,7 @@ fn a_connection_is_not_there_before_the_host_has_connected() {
 #[test]
 fn resets_pass_both_ways() {
     let (listener, port) = listener();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     // The guest resets the connection.
     let handle = stack.connected(port);
     let mut stream = accept(&listener);
@@ -122,7 +122,7 @@ fn resets_pass_both_ways() {
 #[test]
 fn a_host_that_does_not_read_stops_the_guest_and_nothing_is_lost() {
     let (listener, port) = listener();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connected(port);
     let stream = accept(&listener);
     let data = pattern(64 << 20);
@@ -153,7 +153,7 @@ fn a_host_that_does_not_read_stops_the_guest_and_nothing_is_lost() {
 #[test]
 fn a_guest_that_does_not_read_stops_the_host_and_nothing_is_lost() {
     let (listener, port) = listener();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handle = stack.connected(port);
     let mut stream = accept(&listener);
     let data = pattern(32 << 20);
@@ -174,7 +174,7 @@ fn connections_share_the_cable() {
     const CONNECTIONS: usize = 40;
     const TOTAL: usize = 64 << 20;
     let (listener, port) = listener();
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let mut handles = Vec::new();
     let mut servers = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -213,7 +213,7 @@ fn long_segments_for_a_guest_that_takes_them() {
         tcp6: true,
     };
     let resolver = "127.0.0.1:9".parse().unwrap();
-    let guest = Guest::with(&UserOptions::default(), offloads, resolver);
+    let guest = Guest::with(&open(), offloads, resolver);
     let mut stack = guest.stack();
     let handle = stack.connected(port);
     let mut stream = accept(&listener);
@@ -236,7 +236,7 @@ fn a_thousand_connections_at_once() {
             stream.write_all(&number).unwrap();
         }
     });
-    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut stack = Guest::new(&open()).stack();
     let handles: Vec<_> = (0..COUNT)
         .map(|_| {
             let mut socket = super::guest::socket(2048);
@@ -270,6 +270,7 @@ fn forwarded_ports_lead_into_the_guest() {
     let options = UserOptions {
         forwards: vec![forward],
         restrict: true,
+        ..open()
     };
     let guest = Guest::new(&options);
     let outside = guest.forwards[0];
@@ -311,6 +312,7 @@ fn a_port_in_use_is_refused_with_its_address() {
     let kind = crate::NetworkKind::User(UserOptions {
         forwards: vec![forward],
         restrict: false,
+        ..open()
     });
     let options = crate::NetworkOptions::new(kind);
     let refusal = crate::Backend::start(&options, super::guest::MAC, |_| {}).err();
@@ -329,7 +331,7 @@ fn a_restricted_guest_reaches_nothing() {
     listener.set_nonblocking(true).unwrap();
     let options = UserOptions {
         restrict: true,
-        ..UserOptions::default()
+        ..open()
     };
     let mut stack = Guest::new(&options).stack();
     let handle = stack.connect(GATEWAY, port);
