@@ -2,7 +2,7 @@
 
 use crate::memory_kills::MemoryKills;
 use crate::ports::Control;
-use crate::protocol::{Start, Terminal, ToHost, WindowSize, code};
+use crate::protocol::{Start, Terminal, ToHost, WindowSize, code, kept};
 use crate::refusal::Refusal;
 use crate::sys;
 use crate::users::{self, Identity};
@@ -20,19 +20,27 @@ const ENOEXEC: i32 = 8;
 /// Where programs are looked for if the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The agent's ends of the command's streams.
-struct Ends {
-    /// The end of standard input.
-    input: File,
-    /// The sources of standard output and standard error. A stream without one shares the terminal
-    /// of another stream.
-    outputs: [Option<OwnedFd>; 2],
-    /// The terminal of the command, if it has one.
-    terminal: Option<File>,
+/// A command that runs.
+pub struct Running {
+    /// The number of its process, which is also that of its process group.
+    pub process: i32,
+    /// The agent's ends of its streams.
+    pub ends: Ends,
 }
 
-/// Runs the command until it ends.
-pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost, Refusal> {
+/// The agent's ends of the command's streams.
+pub struct Ends {
+    /// The end of standard input.
+    pub input: File,
+    /// The sources of standard output and standard error. A stream without one shares the terminal
+    /// of another stream.
+    pub outputs: [Option<OwnedFd>; 2],
+    /// The terminal of the command, if it has one.
+    pub terminal: Option<File>,
+}
+
+/// Starts the command.
+pub fn start(start: &Start) -> Result<Running, Refusal> {
     let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
     let identity = users::find(&start.user)?;
     let directory = &start.directory;
@@ -55,17 +63,23 @@ pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost,
             std::env::set_current_dir(&work)
         });
     }
-    let memory_kills = MemoryKills::watch();
     let child = command.spawn().map_err(|error| not_started(&name, &error));
     // The agent closes its copies of the command's ends, so that it notices when the command closes
     // them.
     drop(command);
     let process = child?.id() as i32;
+    Ok(Running { process, ends })
+}
+
+/// Runs the command until it ends.
+pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost, Refusal> {
+    let memory_kills = MemoryKills::watch();
+    let Running { process, ends } = self::start(start)?;
     control.tell(&ToHost::Started);
 
     let input = Input {
         file: ends.input,
-        is_terminal: has_terminal,
+        is_terminal: ends.terminal.is_some(),
     };
     let pumps = workers.serve(process, input, ends.terminal, ends.outputs);
 
@@ -94,8 +108,12 @@ fn command(start: &Start, identity: &Identity) -> Result<(Command, OsString), Re
     let Some((name, arguments)) = start.command.split_first() else {
         return Err(Refusal::own("no command"));
     };
-    let mut command = Command::new(name);
-    command.args(arguments).env_clear();
+    let mut command = match name.to_str() {
+        // This program, which is not in the guest's root.
+        Some(kept::PUT | kept::GET) => Command::new("/proc/self/exe"),
+        _ => Command::new(name),
+    };
+    command.arg0(name).args(arguments).env_clear();
     command.env("PATH", DEFAULT_PATH);
     command.env("HOME", identity.home.as_deref().unwrap_or("/"));
     if let Some(name) = &identity.name {

@@ -15,13 +15,20 @@
 //!   port 4: standard error <--------------- pipe
 //! ```
 //!
+//! A guest that is kept runs any number of commands. Their streams, orders and ends pass in frames
+//! with the number of a channel over port 2 (to the guest) and port 3 (to the host):
+//! [`protocol::kept`].
+//!
 //! It is linked statically and has no dependencies. Tollgate's build script compiles it for the
 //! guest and includes it in the command. All code that needs unsafe is in `sys`.
 
 pub mod protocol;
 
 mod command;
+pub mod credit;
 mod disk;
+mod files;
+mod kept;
 mod memory_kills;
 mod network;
 mod ports;
@@ -41,10 +48,17 @@ use workers::Workers;
 /// Runs the guest's whole life. It does not return: the host ends the machine after it was told how
 /// the command ended.
 pub fn main() {
+    if std::process::id() != 1 {
+        return files::main();
+    }
     match begin() {
         Ok(begun) => {
             let control = begun.control;
-            let end = match run(&begun.start, &control, begun.workers, begun.mounts) {
+            let result = match begun.start.is_kept {
+                true => keep(begun.start, &control, begun.streams, begun.mounts),
+                false => run(&begun.start, &control, begun.workers, begun.mounts),
+            };
+            let end = match result {
                 Ok(end) => end,
                 Err(refusal) => ToHost::Failed {
                     code: refusal.code,
@@ -69,6 +83,8 @@ struct Begun {
     start: Start,
     control: ports::Control,
     workers: Workers,
+    /// The same ports as those of the workers.
+    streams: ports::Streams,
     mounts: root::Prepared,
 }
 
@@ -81,13 +97,16 @@ fn begin() -> Result<Begun, Refusal> {
     let control = ports::Control::open()?;
     let mounts = root::prepare()?;
     network::switch_loopback_on();
-    let workers = Workers::start(&control, ports::Streams::open()?)?;
+    let streams = ports::Streams::open()?;
+    let own = |error| Refusal::own(format!("cannot serve commands: {error}"));
+    let workers = Workers::start(&control, streams.others().map_err(own)?)?;
     control.tell(&ToHost::Ready);
     let start = receive_task(&control)?;
     Ok(Begun {
         start,
         control,
         workers,
+        streams,
         mounts,
     })
 }
@@ -132,6 +151,18 @@ fn run(
     let end = command::run(start, control, workers);
     root::leave(start)?;
     end
+}
+
+/// Stays, and runs the commands that the host asks for.
+fn keep(
+    start: Start,
+    control: &ports::Control,
+    streams: ports::Streams,
+    mounts: root::Prepared,
+) -> Result<ToHost, Refusal> {
+    root::enter(&start, mounts)?;
+    network::set_up(&start);
+    kept::serve(start, control, streams)
 }
 
 /// Loads the modules in the folder, in the order of their names. Failures are reported only on the

@@ -67,7 +67,7 @@ fn open(number: usize) -> Result<File, Refusal> {
 
 /// Reads bytes. A port that is not connected at the other end seems to be at its end, because the
 /// host has not answered yet.
-fn read(mut port: &File, buffer: &mut [u8]) -> io::Result<usize> {
+pub fn read(mut port: &File, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match port.read(buffer) {
             Ok(0) => std::thread::sleep(RETRY),
@@ -145,6 +145,15 @@ impl Streams {
         Ok(Self {
             input: open(port::INPUT)?,
             outputs: [open(port::OUTPUT)?, open(port::ERRORS)?],
+        })
+    }
+
+    /// Returns second handles of the ports.
+    pub fn others(&self) -> io::Result<Self> {
+        let [output, errors] = &self.outputs;
+        Ok(Self {
+            input: self.input.try_clone()?,
+            outputs: [output.try_clone()?, errors.try_clone()?],
         })
     }
 }

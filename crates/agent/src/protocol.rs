@@ -12,6 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+pub mod kept;
+
 /// The folder with the kernel's modules, in the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "/modules";
 
@@ -137,6 +139,8 @@ pub struct Start {
     pub umask: u32,
     /// Its terminal, if it has one.
     pub terminal: Option<Terminal>,
+    /// Whether the guest stays and runs the commands of [`kept`] instead of one.
+    pub is_kept: bool,
 }
 
 impl Default for Start {
@@ -153,8 +157,27 @@ impl Default for Start {
             user: User::Numbers(0, 0, Vec::new()),
             umask: 0o022,
             terminal: None,
+            is_kept: false,
         }
     }
+}
+
+impl Terminal {
+    /// The value of the task's record.
+    pub fn record(&self) -> String {
+        let WindowSize { rows, columns } = self.size;
+        let [output, errors] = [self.has_output, self.has_errors].map(u8::from);
+        format!("{rows} {columns} {output} {errors}")
+    }
+}
+
+/// A record of a task: a word, a space, a value and a zero byte.
+pub fn record(word: &str, value: &OsStr) -> Vec<u8> {
+    let mut bytes = Vec::from(word.as_bytes());
+    bytes.push(b' ');
+    bytes.extend(value.as_bytes());
+    bytes.push(0);
+    bytes
 }
 
 impl Start {
@@ -162,12 +185,7 @@ impl Start {
     /// in arguments and paths of system calls.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut record = |word: &str, value: &OsStr| {
-            bytes.extend(word.as_bytes());
-            bytes.push(b' ');
-            bytes.extend(value.as_bytes());
-            bytes.push(0);
-        };
+        let mut record = |word: &str, value: &OsStr| bytes.extend(self::record(word, value));
         let text = |text: String| OsString::from(text);
         match self.root {
             Root::Share => {}
@@ -208,17 +226,22 @@ impl Start {
         }
         record("umask", self.umask.to_string().as_ref());
         if let Some(terminal) = self.terminal {
-            let WindowSize { rows, columns } = terminal.size;
-            let flags = (u8::from(terminal.has_output), u8::from(terminal.has_errors));
-            let value = format!("{rows} {columns} {} {}", flags.0, flags.1);
-            record("terminal", value.as_ref());
+            record("terminal", terminal.record().as_ref());
+        }
+        if self.is_kept {
+            record("keep", "".as_ref());
         }
         bytes
     }
 
     /// Parses the task's records.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut start = Self::default();
+        Self::default().changed_by(bytes)
+    }
+
+    /// Parses records that change this task, or add to it.
+    pub fn changed_by(mut self, bytes: &[u8]) -> Option<Self> {
+        let start = &mut self;
         let records = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
         for record in records {
             let middle = record.iter().position(|byte| *byte == b' ')?;
@@ -276,10 +299,11 @@ impl Start {
                         has_errors: errors != 0,
                     });
                 }
+                b"keep" => start.is_kept = true,
                 _ => return None,
             }
         }
-        (!start.command.is_empty()).then_some(start)
+        (!self.command.is_empty() || self.is_kept).then_some(self)
     }
 }
 
@@ -504,6 +528,7 @@ mod tests {
                 has_output: true,
                 has_errors: false,
             }),
+            is_kept: false,
         };
         assert_eq!(Start::decode(&start.encode()), Some(start.clone()));
         let plain = Start {
@@ -512,7 +537,17 @@ mod tests {
             command: vec!["true".into()],
             ..Start::default()
         };
-        assert_eq!(Start::decode(&plain.encode()), Some(plain));
+        assert_eq!(Start::decode(&plain.encode()), Some(plain.clone()));
+        let kept = Start {
+            is_kept: true,
+            ..Start::default()
+        };
+        assert_eq!(Start::decode(&kept.encode()), Some(kept));
+        let other = Start {
+            directory: "/tmp".into(),
+            ..plain.clone()
+        };
+        assert_eq!(plain.changed_by(b"directory /tmp\0"), Some(other));
         assert_eq!(Start::decode(&Start::default().encode()), None);
     }
 

@@ -43,7 +43,15 @@ impl Stop {
 impl Pump {
     /// Starts the thread, which waits until it gets the source of the bytes for `port`. It drops
     /// `starting` before it waits.
-    pub fn start(port: File, starting: Sender<()>) -> io::Result<Self> {
+    pub fn start(mut port: File, starting: Sender<()>) -> io::Result<Self> {
+        Self::start_to(move |bytes| port.write_all(bytes), starting)
+    }
+
+    /// Starts the thread as [`Self::start`] does, with a destination that takes pieces of the bytes.
+    pub fn start_to(
+        destination: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
+        starting: Sender<()>,
+    ) -> io::Result<Self> {
         let (ear, bell) = io::pipe()?;
         let stop = Arc::new(Stop {
             bell,
@@ -55,7 +63,7 @@ impl Pump {
         let thread = std::thread::spawn(move || {
             drop(starting);
             match source.recv() {
-                Ok(source) => pump(source.into(), port, ear, &shared),
+                Ok(source) => pump(source.into(), destination, ear, &shared),
                 // The stream has no source.
                 Err(_) => 0,
             }
@@ -88,7 +96,12 @@ impl Pump {
     }
 }
 
-fn pump(mut source: File, mut port: File, mut ear: PipeReader, stop: &Stop) -> u64 {
+fn pump(
+    mut source: File,
+    mut destination: impl FnMut(&[u8]) -> io::Result<()>,
+    mut ear: PipeReader,
+    stop: &Stop,
+) -> u64 {
     let mut moved = 0;
     let mut buffer = vec![0; PIECE];
     let mut is_at_end = false;
@@ -111,7 +124,7 @@ fn pump(mut source: File, mut port: File, mut ear: PipeReader, stop: &Stop) -> u
         match source.read(&mut buffer) {
             Ok(0) => is_at_end = true,
             Ok(count) => {
-                if port.write_all(&buffer[..count]).is_err() {
+                if destination(&buffer[..count]).is_err() {
                     return moved;
                 }
                 moved += count as u64;

@@ -88,6 +88,7 @@ unsafe extern "C" {
     fn umask(mask: u32) -> u32;
     fn kill(process: c_int, signal: c_int) -> c_int;
     fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn waitid(kind: c_int, process: c_int, information: *mut c_int, options: c_int) -> c_int;
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }
 
@@ -284,11 +285,43 @@ pub fn send_signal(process: i32, signal: i32) {
     unsafe { kill(process, signal) };
 }
 
+/// The number of a child that has ended and was not waited for.
+pub fn ended_child() -> Option<i32> {
+    const P_ALL: c_int = 0;
+    const WNOHANG: c_int = 1;
+    const WEXITED: c_int = 4;
+    const WNOWAIT: c_int = 0x0100_0000;
+    // siginfo_t has 128 bytes. The child's number is after three integers, and on x86-64 after what
+    // aligns the rest to eight bytes.
+    const PLACE: usize = if cfg!(target_pointer_width = "64") {
+        4
+    } else {
+        3
+    };
+    let mut information = [0; 32];
+    let options = WEXITED | WNOHANG | WNOWAIT;
+    // SAFETY: the kernel writes no more than the structure.
+    unsafe { waitid(P_ALL, 0, information.as_mut_ptr(), options) };
+    (information[PLACE] > 0).then_some(information[PLACE])
+}
+
 /// Waits for the end of any child. Returns its number and its exit code as in a shell.
 pub fn wait_for_child() -> Option<(i32, u8)> {
+    wait(ANY_CHILD)
+}
+
+/// Any child.
+const ANY_CHILD: i32 = -1;
+
+/// Waits for the end of one child. Returns its exit code as in a shell.
+pub fn wait_for_end(process: i32) -> Option<u8> {
+    wait(process).map(|(_, code)| code)
+}
+
+fn wait(process: i32) -> Option<(i32, u8)> {
     let mut status = 0;
     // SAFETY: `status` is valid for writing.
-    let process = unsafe { waitpid(-1, &mut status, 0) };
+    let process = unsafe { waitpid(process, &mut status, 0) };
     let code = match status & 0x7f {
         0 => (status >> 8) as u8,
         signal => 128 + signal as u8,

@@ -37,10 +37,13 @@ pub struct Input {
 }
 
 /// What messages of the host are about.
-struct Target {
-    process: i32,
-    terminal: Option<File>,
-    outputs: [Option<Arc<Stop>>; 2],
+pub struct Target {
+    /// The command's process, and its group.
+    pub process: i32,
+    /// Its terminal, if it has one.
+    pub terminal: Option<File>,
+    /// What closes its outputs.
+    pub outputs: [Option<Arc<Stop>>; 2],
 }
 
 impl Workers {
@@ -133,7 +136,7 @@ fn move_input(from_host: &File, to: Input) {
 }
 
 /// Executes a message of the host.
-fn obey(message: ToGuest, target: &Target) {
+pub fn obey(message: ToGuest, target: &Target) {
     let process = target.process;
     match message {
         // Signals of keys and of a terminal that has gone reach all programs in the terminal's

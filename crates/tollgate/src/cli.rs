@@ -33,6 +33,16 @@ pub enum Subcommand {
     Run(Box<crate::run::RunArguments>),
     /// Check whether this host can run virtual machines, and what is missing
     Doctor(crate::doctor::DoctorArguments),
+    /// Keep virtual machines ready, and hand them out to exec --in
+    Pool(crate::machines::pool::PoolArguments),
+    /// List your running virtual machines
+    Ps(crate::machines::ps::PsArguments),
+    /// End running virtual machines by their names
+    Kill(crate::machines::kill::KillArguments),
+    /// Copy a file into a virtual machine that was started with exec --keep, or out of it
+    Cp(crate::machines::cp::CpArguments),
+    /// Show what a virtual machine in the background has written
+    Logs(crate::machines::logs::LogsArguments),
     /// Send a command to a running virtual machine
     Control(control::client::ControlArguments),
     /// Show or change the knobs of a running virtual machine

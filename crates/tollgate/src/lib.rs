@@ -37,6 +37,7 @@ mod interruption;
 mod keyboard;
 mod lab;
 mod lost_output;
+mod machines;
 mod net;
 mod perf_map;
 mod png_display;
@@ -96,6 +97,11 @@ fn command() -> u8 {
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Ok(Subcommand::Mark(arguments)) => control::mark::run(&arguments),
         Ok(Subcommand::Top(arguments)) => top::run(&arguments),
+        Ok(Subcommand::Ps(arguments)) => machines::ps::run(&arguments),
+        Ok(Subcommand::Kill(arguments)) => machines::kill::run(&arguments),
+        Ok(Subcommand::Pool(arguments)) => machines::pool::run(&arguments),
+        Ok(Subcommand::Cp(arguments)) => machines::cp::run(&arguments),
+        Ok(Subcommand::Logs(arguments)) => machines::logs::run(&arguments),
         Ok(Subcommand::Documents(arguments)) => documents::run(&arguments, cli::definition()),
         Err(command_line::Answered(code)) => code,
     }

@@ -39,6 +39,9 @@ pub enum Name {
     /// Write a snapshot, as `tollgate snapshot create` does.
     #[value(skip)]
     Snapshot,
+    /// Run a command in a guest that is kept, as `tollgate exec --in` does.
+    #[value(skip)]
+    Exec,
     /// Show the screen, as `tollgate screen` does.
     #[value(skip)]
     Screen,

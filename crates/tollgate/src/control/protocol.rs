@@ -23,6 +23,9 @@ use super::{mouse, screen, typing};
 use crate::confinement;
 use crate::statistics::Reporter;
 
+const NO_COMMANDS: &str =
+    "this machine takes no commands: 'tollgate exec --keep' starts one that does";
+
 /// A request: a command, its arguments, and an `id` that the answer repeats.
 #[derive(Deserialize)]
 struct Request {
@@ -88,6 +91,8 @@ pub struct Reach<'a> {
     pub reporter: &'a Reporter,
     /// Describes the machine.
     pub machine: &'a Identity,
+    /// Whether the guest is kept and takes commands.
+    pub takes_commands: bool,
     /// How long the vCPU thread may take to answer.
     pub patience: Duration,
 }
@@ -96,6 +101,8 @@ pub struct Reach<'a> {
 pub enum Progress {
     /// The request is answered.
     Answered(Answer),
+    /// The request is answered, and what follows on the connection is for the guest.
+    HandsOver(Answer),
     /// The vCPU thread must do something before the request can be answered.
     Waits(Pending),
 }
@@ -179,6 +186,13 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
         })
     };
     let awaited = match request.command {
+        Name::Exec if reach.takes_commands => {
+            return Progress::HandsOver(Answer {
+                line: with_id(json!({"ok": true}), &request.id),
+                quits: false,
+            });
+        }
+        Name::Exec => return refused(NO_COMMANDS, &request.id),
         Name::Status => Awaited::Status(handle.request_status()),
         Name::Stats if request.has_no_mark() => Awaited::Reading(handle.request_reading()),
         Name::Stats | Name::Mark => match request.query() {
@@ -489,6 +503,7 @@ mod tests {
             handle,
             reporter: &REPORTER,
             machine: &MACHINE,
+            takes_commands: false,
             patience: LONG,
         }
     }
@@ -502,7 +517,7 @@ mod tests {
             listener.1.notify_all();
         }));
         let pending = match begin(line, reach) {
-            Progress::Answered(answer) => return answer,
+            Progress::Answered(answer) | Progress::HandsOver(answer) => return answer,
             Progress::Waits(pending) => pending,
         };
         let mut count = published.0.lock().unwrap();
@@ -580,6 +595,7 @@ mod tests {
     fn a_processor_without_time_left_is_answered_for() {
         let handle = VmHandle::new();
         let impatient = Reach {
+            takes_commands: false,
             patience: Duration::ZERO,
             ..reach(&handle)
         };

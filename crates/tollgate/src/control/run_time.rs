@@ -1,5 +1,6 @@
 //! The folder in which running machines are found without their paths: one socket for each machine.
 //!
+//! It also holds the entries of machines (see [`crate::machines`]).
 //! The folder is `$XDG_RUNTIME_DIR/tollgate`, or without that variable `/tmp/tollgate-UID`. For
 //! each machine it holds `PID.sock`: the machine's control socket, or a link to the one that
 //! `--control` names. The folder belongs to the user alone (mode 0700); if it does not, nothing is
@@ -21,7 +22,7 @@ use crate::files::is_private;
 use crate::statistics::Reporter;
 
 /// The path of the folder, which may not exist.
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => Path::new(&folder).join("tollgate"),
         _ => PathBuf::from(format!("/tmp/tollgate-{}", geteuid().as_raw())),
@@ -29,16 +30,26 @@ fn folder() -> PathBuf {
 }
 
 /// Whether the folder belongs to this user alone.
-fn is_ours(folder: &Path) -> bool {
+pub fn is_ours(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|metadata| metadata.is_dir() && is_private(&metadata))
+}
+
+/// The folder, which is made if it does not exist; `None` if it cannot be used.
+pub fn made() -> Option<PathBuf> {
+    let folder = folder();
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    let exists = made.is_ok() || made.is_err_and(|it| it.kind() == io::ErrorKind::AlreadyExists);
+    (exists && is_ours(&folder)).then_some(folder)
+}
+
+/// The path for the socket or link of this process in the folder.
+pub fn socket_in(folder: &Path) -> PathBuf {
+    folder.join(format!("{}.sock", std::process::id()))
 }
 
 /// The path for the socket or link of this process; `None` if the folder cannot be used.
 fn place() -> Option<PathBuf> {
-    let folder = folder();
-    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
-    let exists = made.is_ok() || made.is_err_and(|it| it.kind() == io::ErrorKind::AlreadyExists);
-    (exists && is_ours(&folder)).then(|| folder.join(format!("{}.sock", std::process::id())))
+    made().map(|folder| socket_in(&folder))
 }
 
 /// Opens the control socket: at `path` if that is given, with a link to it in the folder that
@@ -93,6 +104,9 @@ pub fn sockets() -> Vec<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = entries
         .filter_map(|entry| {
             let path = entry.path();
+            if path.extension()? != "sock" {
+                return None;
+            }
             let number = path.file_stem()?.to_str()?.parse().ok()?;
             Some((number, path))
         })

@@ -43,8 +43,18 @@ pub struct Server {
     accepts_again: Option<Instant>,
     reporter: Arc<Reporter>,
     machine: Identity,
+    /// Whether the guest is kept and takes commands.
+    takes_commands: bool,
     /// How long the vCPU thread may take for a request: [`PATIENCE`], except in tests.
     patience: Duration,
+}
+
+/// A connection on which a client runs a command in the guest.
+pub struct Handed {
+    /// The connection, on which nothing waits.
+    pub stream: UnixStream,
+    /// What was read from it already.
+    pub unread: Vec<u8>,
 }
 
 impl Server {
@@ -63,8 +73,25 @@ impl Server {
             accepts_again: None,
             reporter,
             machine,
+            takes_commands: false,
             patience: PATIENCE,
         })
+    }
+
+    /// From now on clients may run commands in the guest: see [`Self::handed`].
+    pub fn take_commands(&mut self) {
+        self.takes_commands = true;
+    }
+
+    /// The connections of clients that have asked to run a command.
+    pub fn handed(&mut self) -> Vec<Handed> {
+        let asked = |client: &mut Client| client.handed.is_some() && client.unread.is_empty();
+        let clients = self.clients.extract_if(.., asked);
+        let hand = |client: Client| Handed {
+            stream: client.stream,
+            unread: client.handed.unwrap_or_default(),
+        };
+        clients.map(hand).collect()
     }
 
     /// Adds the descriptors to wait for: the listener first, then each client.
@@ -93,6 +120,7 @@ impl Server {
             handle,
             reporter: &self.reporter,
             machine: &self.machine,
+            takes_commands: self.takes_commands,
             patience: self.patience,
         };
         let mut quits = false;
@@ -149,6 +177,8 @@ struct Client {
     /// The request that waits for the vCPU thread, and the bytes that were read after it.
     pending: Option<Pending>,
     backlog: Vec<u8>,
+    /// The bytes after a request that hands the connection over.
+    handed: Option<Vec<u8>>,
     /// Answers that the client has not read.
     unread: Vec<u8>,
     /// The client sends nothing more; its connection closes when its answers are read.
@@ -164,6 +194,7 @@ impl Client {
             line: Vec::new(),
             pending: None,
             backlog: Vec::new(),
+            handed: None,
             unread: Vec::new(),
             is_finished: false,
             is_gone: false,
@@ -191,7 +222,7 @@ impl Client {
     }
 
     fn reads(&self) -> bool {
-        !self.is_finished && self.pending.is_none()
+        !self.is_finished && self.pending.is_none() && self.handed.is_none()
     }
 
     /// The time at which the waiting request is answered at the latest.
@@ -258,6 +289,11 @@ impl Client {
                     quits |= ends;
                     self.reply(&line);
                 }
+                Progress::HandsOver(Answer { line, .. }) => {
+                    self.handed = Some(bytes[position + 1..].to_vec());
+                    self.reply(&line);
+                    break;
+                }
                 Progress::Waits(pending) => {
                     self.pending = Some(pending);
                     self.backlog = bytes[position + 1..].to_vec();
@@ -302,6 +338,7 @@ pub fn serve_connection(stream: UnixStream, handle: &VmHandle) -> io::Result<boo
         handle,
         reporter: &Reporter::PLAIN,
         machine: &Identity::default(),
+        takes_commands: false,
         patience: Duration::ZERO,
     };
     let mut quits = false;

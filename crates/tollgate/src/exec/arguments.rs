@@ -10,6 +10,7 @@ use clap::Args;
 use tollgate_machine::comma_list;
 
 use super::image::{self, ImageArgument};
+use super::keep::KeepArguments;
 use crate::flags::{DeveloperArguments, MachineArguments, NetworkArguments};
 use crate::net;
 use crate::statistics::StatisticsArguments;
@@ -124,6 +125,10 @@ pub struct ExecArguments {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Machines that stay.
+    #[command(flatten)]
+    pub keep: KeepArguments,
+
     /// Memory, processor and control socket of the machine.
     #[command(flatten)]
     pub machine: MachineArguments,
@@ -141,7 +146,11 @@ pub struct ExecArguments {
     pub developer: DeveloperArguments,
 
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required_unless_present = "keep",
+        trailing_var_arg = true
+    )]
     pub command: Vec<OsString>,
 }
 

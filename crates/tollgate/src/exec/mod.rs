@@ -11,12 +11,15 @@
 //! The other side is the crate `tollgate-agent`, which also defines the protocol between the two.
 
 mod arguments;
+mod broker;
 mod build_error;
 mod compressed;
 mod console;
 mod first_writes;
 mod image;
 mod initramfs;
+mod inside;
+mod keep;
 mod kernel;
 mod session;
 mod streams;
@@ -47,6 +50,8 @@ use tollgate_machine::vm_handle::VmHandle;
 pub use arguments::{ExecArguments, ShareArgument, join_networks};
 use console::Console;
 use first_writes::FirstWrites;
+pub use inside::{Connection, Heard, feed};
+use keep::Keep;
 use kernel::{Kernel, Needs};
 use session::{End, Session, Setup};
 use streams::Links;
@@ -58,6 +63,7 @@ use crate::cache::translations::{self, Begin, Translations};
 use crate::control::identity::Identity;
 use crate::control::run_time;
 use crate::failure::{Failure, say};
+use crate::machines::{self, Facts, detach};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
@@ -86,7 +92,15 @@ const HOST_VARIABLES: [&str; 5] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL"];
 
 /// Runs `tollgate exec` and returns its exit code.
 pub fn run(arguments: &ExecArguments) -> u8 {
-    start_and_run(arguments).unwrap_or_else(|failure| {
+    if let Some(name) = &arguments.keep.inside {
+        return inside::run(name, arguments);
+    }
+    let detached = detach::begin(&arguments.machine.presence);
+    let run = |detached| match detached {
+        Some(code) => Ok(code),
+        None => start_and_run(arguments),
+    };
+    detached.and_then(run).unwrap_or_else(|failure| {
         failure.report();
         FAILED
     })
@@ -97,7 +111,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
     check_descriptors()?;
-    if !arguments.no_input {
+    if !arguments.no_input && !arguments.keep.keep {
         streams::check_input()?;
     }
     let plan = Plan::new(arguments)?;
@@ -128,6 +142,10 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         None,
         &config.append,
     );
+    let presence = &arguments.machine.presence;
+    let facts = Facts::new(what(arguments), config.memory_bytes, presence);
+    let name = facts.name.clone();
+    let _entry = machines::register(presence, facts)?;
     let (control_server, _link) =
         run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
@@ -175,7 +193,14 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         boot_timeout: arguments.boot_timeout,
         timeout: arguments.timeout,
         control_server,
+        keep: arguments.keep.keep.then(|| Keep {
+            name: name.clone(),
+            ends_with_input: arguments.keep.end_with_input,
+        }),
     };
+    if !arguments.keep.keep {
+        detach::report_ready(&name);
+    }
     let session = Session::start(setup, handle).map_err(host("cannot talk to the guest"))?;
 
     let start_up = started.elapsed();
@@ -207,6 +232,15 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         exit_code::SUCCESS if !is_written => FAILED,
         code => code,
     })
+}
+
+/// What the machine runs, for lists of machines.
+fn what(arguments: &ExecArguments) -> String {
+    if arguments.keep.keep {
+        return "(kept for commands)".into();
+    }
+    let words = arguments.command.iter().map(|word| word.to_string_lossy());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The machine's consoles.
@@ -383,7 +417,8 @@ impl Plan {
                 None => User::Numbers(0, 0, Vec::new()),
             },
             umask: umask(),
-            terminal: own_terminal().filter(|_| !arguments.no_input),
+            terminal: own_terminal().filter(|_| !arguments.no_input && !arguments.keep.keep),
+            is_kept: arguments.keep.keep,
         };
         Ok(Self {
             kernel,

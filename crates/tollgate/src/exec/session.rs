@@ -16,9 +16,11 @@ use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, 
 use tollgate_confine::ThreadKind;
 use tollgate_machine::vm_handle::VmHandle;
 
+use super::broker::Broker;
+use super::keep::{Keep, Kept};
 use super::streams::{self, Progress};
 use super::template::NewTemplate;
-use crate::control::server::Server;
+use crate::control::server::{Handed, Server};
 use crate::lost_output::LostOutput;
 use crate::signals::{self, Asked, Signals};
 use crate::terminal::{self, RawTerminal};
@@ -66,6 +68,14 @@ pub enum End {
     TimedOut,
 }
 
+impl End {
+    /// A machine that stays was ended in order.
+    const KEPT: Self = Self::Exited {
+        code: exit_code::SUCCESS,
+        killed_for_memory: 0,
+    };
+}
+
 /// The arguments of [`Session::start`].
 pub struct Setup {
     /// The frames with the agent's task.
@@ -90,6 +100,8 @@ pub struct Setup {
     pub timeout: Option<Duration>,
     /// The control socket's server.
     pub control_server: Option<Server>,
+    /// What a machine that stays does; `None` if it runs one command.
+    pub keep: Option<Keep>,
 }
 
 /// The thread, and what it has learned.
@@ -141,10 +153,20 @@ impl Session {
         ];
         let lost = ["standard output", "standard error"].map(LostOutput::of_stream);
         let mut progress = Vec::new();
-        for ((stream, output), lost) in streams.into_iter().zip(outputs).zip(&lost) {
-            let (moved, lost) = (Arc::clone(&moved), Arc::clone(lost));
-            progress.push(streams::receive_output(stream, output, moved, lost)?);
-        }
+        let (input, kept) = match setup.keep {
+            Some(keep) => {
+                let [output, _errors] = streams;
+                let broker = Broker::start(input, output, Arc::clone(&moved))?;
+                (None, Some(Kept::new(keep, broker)))
+            }
+            None => {
+                for ((stream, output), lost) in streams.into_iter().zip(outputs).zip(&lost) {
+                    let (moved, lost) = (Arc::clone(&moved), Arc::clone(lost));
+                    progress.push(streams::receive_output(stream, output, moved, lost)?);
+                }
+                (Some(input), None)
+            }
+        };
         let losses = Losses {
             outputs: lost,
             input: Arc::default(),
@@ -160,7 +182,8 @@ impl Session {
             template: setup.template,
             signals: setup.signals,
             control,
-            input: Some(input),
+            input,
+            kept,
             doors,
             has_terminal: setup.has_terminal,
             shows_progress: setup.shows_progress,
@@ -233,7 +256,7 @@ pub fn window_size() -> WindowSize {
 }
 
 /// Raw settings that leave output unchanged, because the guest's terminal makes the line ends.
-fn transparent(settings: Termios) -> Termios {
+pub fn transparent(settings: Termios) -> Termios {
     let mut settings = terminal::raw(settings);
     settings.output_modes -= OutputModes::OPOST;
     settings
@@ -257,6 +280,8 @@ struct Talk {
     control: UnixStream,
     /// The host's end of the input, until standard input is read.
     input: Option<UnixStream>,
+    /// The clients of a machine that stays.
+    kept: Option<Kept>,
     /// Copies of all links, to shut them down at the end.
     doors: Vec<UnixStream>,
     has_terminal: bool,
@@ -336,8 +361,12 @@ impl Talk {
             if let Some(server) = &mut self.server
                 && server.serve(&fds[SERVER..], &self.handle)
             {
-                self.fail("the machine was ended through its control socket".into());
+                match self.kept {
+                    Some(_) => self.end(End::KEPT),
+                    None => self.fail("the machine was ended through its control socket".into()),
+                }
             }
+            self.look_at_clients();
             self.look_at_outputs();
             self.look_at_clock();
         }
@@ -436,10 +465,36 @@ impl Talk {
         }
     }
 
+    /// Passes new clients of a machine that stays to their commands.
+    fn look_at_clients(&mut self) {
+        let Some(kept) = &self.kept else {
+            return;
+        };
+        for Handed { stream, unread } in
+            self.server.as_mut().map(Server::handed).unwrap_or_default()
+        {
+            kept.broker().serve(stream, unread);
+        }
+        if kept.broker().has_failed() {
+            self.fail("the guest does not keep to the protocol".into());
+        } else if kept.is_over() {
+            self.end(End::KEPT);
+        }
+    }
+
     /// Notes that the command runs, and starts to read standard input.
     fn begin(&mut self) {
         self.is_started = true;
         self.erase_progress();
+        if let Some(kept) = &self.kept {
+            if let Some(server) = &mut self.server {
+                server.take_commands();
+            }
+            if let Err(error) = kept.begin(&self.moved) {
+                self.fail(format!("cannot wait for standard input: {error}"));
+            }
+            return;
+        }
         let now = Instant::now();
         self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         if self.has_terminal && terminal::is_in_foreground() {
@@ -478,7 +533,7 @@ impl Talk {
     }
 
     fn take_signal(&mut self, signal: i32) {
-        if !self.is_started {
+        if !self.is_started || self.kept.is_some() {
             return self.end(End::Signal(signal));
         }
         if signals::ENDING.contains(&signal) {
@@ -493,7 +548,7 @@ impl Talk {
 
     /// Notifies the guest of outputs that have no reader.
     fn tell_closed(&mut self) {
-        for index in 0..2 {
+        for index in 0..self.progress.len() {
             let is_broken = self.progress[index].is_broken.load(Ordering::Acquire);
             if is_broken && !self.told_closed[index] {
                 self.told_closed[index] = true;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use tollgate_machine::config::{MemoryBackingChoice, VmConfig};
 use tollgate_machine::cpu::Cpu;
 
-use super::Switch;
+use super::{PresenceArguments, Switch};
 use crate::confinement::Confinement;
 use crate::{cpu_models, size};
 
@@ -79,6 +79,10 @@ pub struct MachineArguments {
     /// up all other rights, so that a guest that breaks out of its machine does not have them.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Confinement::Auto)]
     pub confine: Confinement,
+
+    /// The machine's place among others.
+    #[command(flatten)]
+    pub presence: PresenceArguments,
 }
 
 impl MachineArguments {

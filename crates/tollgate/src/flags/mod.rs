@@ -22,6 +22,7 @@ mod events;
 mod knobs;
 mod machine;
 mod network;
+mod presence;
 
 use clap::ValueEnum;
 
@@ -34,6 +35,7 @@ pub use events::EventArguments;
 pub use knobs::{are_asked_for as knobs_are_asked_for, list as list_of_knobs};
 pub use machine::MachineArguments;
 pub use network::NetworkArguments;
+pub use presence::{Admission, PresenceArguments};
 
 /// Whether the machine has a device.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

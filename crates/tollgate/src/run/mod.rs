@@ -31,6 +31,7 @@ use crate::exit_on::ExitCodes;
 use crate::failure::{Failure, say};
 use crate::flags::ConsoleArguments;
 use crate::keyboard::Keyboard;
+use crate::machines::{self, Facts, detach};
 use crate::png_display::PngDisplay;
 use crate::serial_target::SerialTarget;
 use crate::signals::Signals;
@@ -43,7 +44,13 @@ use crate::{confinement, doctor, exit_code, perf_map, port, snapshot};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
-    start_and_run(arguments).unwrap_or_else(|failure| failure.report())
+    let run = |detached| match detached {
+        Some(code) => Ok(code),
+        None => start_and_run(arguments),
+    };
+    detach::begin(&arguments.machine.presence)
+        .and_then(run)
+        .unwrap_or_else(|failure| failure.report())
 }
 
 fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
@@ -71,6 +78,10 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let reporter = Arc::new(Reporter::open(statistics)?);
     let report = FinalReport::open(statistics, &reporter)?;
     let path = arguments.machine.control.as_deref();
+    let presence = &arguments.machine.presence;
+    let facts = Facts::new(what(&config), config.memory_bytes, presence);
+    let name = facts.name.clone();
+    let _entry = machines::register(presence, facts)?;
     let (control, _link) = run_time::open(path, &reporter, &identity(&config))?;
     // The machine is built before the terminal is changed, so that an error message finds the
     // terminal unchanged.
@@ -138,6 +149,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let event_loop = EventLoop::start(sources, handle.clone())
         .map_err(|error| Failure::host(format!("cannot start the event loop: {error}")))?;
 
+    detach::report_ready(&name);
     // The next step is the guest's first instruction.
     let start_up = started.elapsed();
     let mut panicked = false;
@@ -240,6 +252,12 @@ fn identity(config: &VmConfig) -> Identity {
     let kernel = config.firmware.is_none().then_some(&*config.kernel);
     let firmware = config.firmware.as_deref();
     Identity::new(config.memory_bytes, kernel, firmware, &config.append)
+}
+
+/// What the machine starts from, for lists of machines.
+fn what(config: &VmConfig) -> String {
+    let file = config.firmware.as_ref().unwrap_or(&config.kernel);
+    file.display().to_string()
 }
 
 /// The consoles' outputs, open for as long as the command runs.

@@ -78,7 +78,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
     }
     for command in [
         "run", "doctor", "control", "set", "cache", "screen", "type", "cost", "lab", "stats",
-        "mark", "top",
+        "mark", "top", "pool", "ps", "kill", "cp", "logs",
     ] {
         assert!(stdout(&tollgate(&["--help"])).contains(command));
         assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
@@ -89,11 +89,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected exec, run, doctor, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, pool, ps, kill, cp, logs, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected exec, run, doctor, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, pool, ps, kill, cp, logs, control, set, medium, snapshot, reset, cache, screen, type, cost, lab, image, stats, mark or top; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],

@@ -1,0 +1,212 @@
+//! The machines of a user: names, `tollgate ps`, `kill` and `logs`, and what is left when processes are
+//! killed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::exec::{Place, text};
+use crate::support::guests::fetched;
+use crate::support::{GUEST_PATIENCE, eventually, finish, tollgate};
+
+/// A place with a run-time folder of its own.
+struct Own {
+    place: Place,
+    folder: PathBuf,
+}
+
+impl Own {
+    fn new() -> Self {
+        let place = Place::new();
+        let folder = place.folder.path("run-time");
+        fs::create_dir(&folder).unwrap();
+        fs::create_dir(place.folder.path("temporary")).unwrap();
+        Self { place, folder }
+    }
+
+    /// Gives a command this run-time folder, and a folder for temporary files.
+    fn at_home<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let guests = fetched("debian-amd64/vmlinuz");
+        command
+            .env("TOLLGATE_GUESTS", guests.ancestors().nth(2).unwrap())
+            .env("XDG_RUNTIME_DIR", &self.folder)
+            .env("TMPDIR", self.place.folder.path("temporary"))
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut tollgate = tollgate();
+        self.at_home(tollgate.args(words).current_dir(&self.place.here));
+        tollgate
+    }
+
+    #[track_caller]
+    fn exec(&self, flags: &[&str], command: &[&str]) -> Output {
+        let mut tollgate = self.place.exec(flags, command);
+        finish(self.at_home(&mut tollgate), GUEST_PATIENCE)
+    }
+
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> Output {
+        finish(&mut self.command(words), GUEST_PATIENCE)
+    }
+
+    /// The processes that have this run-time folder.
+    fn processes(&self) -> Vec<String> {
+        let mine = format!("XDG_RUNTIME_DIR={}\0", self.folder.display());
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_mine = |number: &String| {
+            let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&mine)
+        };
+        numbers.filter(is_mine).collect()
+    }
+
+    #[track_caller]
+    fn machines(&self) -> Vec<Value> {
+        let output = self.run(&["ps", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The names of the files in the run-time folder.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.join("tollgate"));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect()
+    }
+}
+
+#[test]
+fn a_machine_has_a_name_a_log_and_an_end() {
+    let own = Own::new();
+    let script = "echo began; exec sleep 1000";
+    let started = own.exec(&["--detach", "--name", "box"], &["sh", "-c", script]);
+    assert_eq!(text(&started.stderr), "");
+    assert_eq!(text(&started.stdout), "box\n");
+
+    let table = text(&own.run(&["ps"]).stdout);
+    assert!(table.contains("\nbox "), "{table}");
+    assert_eq!(text(&own.run(&["ps", "-q"]).stdout), "box\n");
+    let machine = &own.machines()[0];
+    assert_eq!(machine["what"], format!("sh -c {script}"));
+    assert!(machine["resident_bytes"].as_u64().unwrap() > 0);
+    eventually("the command's output in the log", || {
+        let log = own.run(&["logs", "box"]);
+        text(&log.stdout).contains("began\n").then_some(())
+    });
+
+    let refused = own.exec(&["--name", "box"], &["true"]);
+    let why = text(&refused.stderr);
+    assert!(why.contains("with the name 'box' is running"), "{why}");
+    assert_eq!(refused.status.code(), Some(125));
+
+    assert_eq!(own.run(&["kill", "box"]).status.code(), Some(0));
+    assert_eq!(own.machines().len(), 0);
+    assert_eq!(own.files(), [""; 0]);
+    let refused = own.run(&["kill", "box"]);
+    assert!(text(&refused.stderr).contains("no machine with the name 'box'"));
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn a_machine_that_stays_runs_commands_and_takes_files() {
+    let own = Own::new();
+    let started = own.exec(
+        &["--keep", "--detach", "--name", "box", "--env", "A=1"],
+        &[],
+    );
+    assert_eq!(text(&started.stderr), "");
+    assert_eq!(text(&started.stdout), "box\n");
+
+    let run = |flags: &[&str], script: &str| {
+        let words = [
+            &["exec", "-n", "--in", "box"],
+            flags,
+            &["--", "sh", "-c", script],
+        ]
+        .concat();
+        own.run(&words)
+    };
+    let output = run(
+        &["--env", "B=2"],
+        "echo $A $B; echo error >&2; echo kept > /kept; exit 3",
+    );
+    assert_eq!(text(&output.stdout), "1 2\n");
+    assert_eq!(text(&output.stderr), "error\n");
+    assert_eq!(output.status.code(), Some(3));
+    let output = run(
+        &["--workdir", "/bin", "--user", "ann"],
+        "cat /kept; pwd; id -u",
+    );
+    assert_eq!(text(&output.stdout), "kept\n/bin\n7\n");
+    let output = run(&["--timeout", "0.5"], "exec sleep 1000");
+    assert_eq!(output.status.code(), Some(124));
+    let output = own.run(&["exec", "-n", "--in", "box", "--", "nothing"]);
+    assert!(text(&output.stderr).contains("'nothing': no such command"));
+    assert_eq!(output.status.code(), Some(127));
+
+    let data: Vec<u8> = (0..1_000_000_u32)
+        .map(|number| (number % 251) as u8)
+        .collect();
+    let (file, copy) = (own.place.folder.path("data"), own.place.folder.path("copy"));
+    fs::write(&file, &data).unwrap();
+    let copied = own.run(&["cp", file.to_str().unwrap(), "box:/a/b/data"]);
+    assert_eq!(text(&copied.stderr), "");
+    let copied = own.run(&["cp", "box:/a/b/data", copy.to_str().unwrap()]);
+    assert_eq!(text(&copied.stderr), "");
+    assert!(fs::read(copy).unwrap() == data);
+    let refused = own.run(&["cp", "box:/nowhere", "-"]);
+    assert!(text(&refused.stderr).contains("/nowhere: No such file"));
+
+    let refused = own.run(&["exec", "--in", "box", "--memory", "1G", "--", "true"]);
+    assert!(text(&refused.stderr).contains("--in"));
+    assert_eq!(own.run(&["kill", "box"]).status.code(), Some(0));
+    assert_eq!(own.files(), [""; 0]);
+}
+
+#[test]
+fn nothing_is_left_when_everything_is_killed() {
+    let own = Own::new();
+    let started = own.exec(&["-d", "--name", "one"], &["sleep", "1000"]);
+    assert_eq!(text(&started.stdout), "one\n");
+    let started = own.exec(&["--keep", "-d", "--name", "two"], &[]);
+    assert_eq!(text(&started.stdout), "two\n");
+    let root = own.place.root.to_str().unwrap();
+    let mut pool = own.command(&["pool", "--size", "2", "--name", "three", "--"]);
+    let mut pool = pool.args(["-m", "256M", "--root", root]).spawn().unwrap();
+    eventually("the machines of the pool", || {
+        (own.machines().len() == 5).then_some(())
+    });
+    let output = own.run(&["exec", "-n", "--in", "three", "--", "echo", "from the pool"]);
+    assert_eq!(text(&output.stdout), "from the pool\n");
+
+    let mine = own.processes();
+    assert!(mine.len() >= 5, "{mine:?}");
+    let killed = Command::new("kill").arg("-KILL").args(&mine).status();
+    assert!(killed.is_ok());
+    pool.wait().unwrap();
+    // Memory is mapped by processes alone.
+    eventually("the end of all processes", || {
+        own.processes().is_empty().then_some(())
+    });
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(!sockets.contains(own.folder.to_str().unwrap()), "{sockets}");
+    assert_eq!(own.machines().len(), 0);
+    assert_eq!(own.files(), [""; 0]);
+    let temporary = fs::read_dir(own.place.folder.path("temporary")).unwrap();
+    assert_eq!(temporary.count(), 0);
+}
+
+#[test]
+fn a_machine_in_the_background_that_cannot_start_says_why() {
+    let own = Own::new();
+    let refused = own.exec(&["--detach", "--kernel", "/nowhere"], &["true"]);
+    let why = text(&refused.stdout);
+    assert!(why.contains("cannot read '/nowhere'"), "{why}");
+    assert_eq!(refused.status.code(), Some(125));
+    assert_eq!(own.files(), [""; 0]);
+}

@@ -1,0 +1,45 @@
+"""The protocol without a machine."""
+
+import struct
+
+import pytest
+
+from tollgate import TollgateError
+from tollgate._protocol import MOST, WINDOW, Exchange, frame, task
+
+
+def test_a_task_is_records_in_pieces() -> None:
+    assert task("true", cwd="/") == frame(b"k", b"argument sh\0argument -c\0argument true\0directory /\0") + frame(b"k")
+    assert task(["x" * 20000]).count(b"k") == 3
+    with pytest.raises(ValueError):
+        task([])
+
+
+def test_input_keeps_to_the_window() -> None:
+    exchange = Exchange(b"", b"x" * (WINDOW + 5))
+    total = bytearray()
+    while data := exchange.to_send():
+        total += data
+        exchange.sent(len(data))
+    assert total.count(b"x") == WINDOW
+    exchange.receive(frame(b"g", struct.pack("<cI", b"0", 100)))
+    assert exchange.to_send() == frame(b"0", b"xxxxx") + frame(b"0")
+
+
+def test_what_is_received_may_be_cut_anywhere() -> None:
+    exchange = Exchange(b"", b"")
+    end = frame(b"e", struct.pack("<BQQI", 7, 2, 1, 0))
+    result = None
+    for byte in frame(b"r") + frame(b"1", b"ab") + frame(b"2", b"c") + end:
+        assert result is None
+        result = exchange.receive(bytes([byte]))
+    assert result is not None
+    assert (result.exit_code, result.stdout, result.stderr) == (7, "ab", "c")
+
+
+def test_an_end_without_a_result_is_an_error() -> None:
+    with pytest.raises(TollgateError):
+        Exchange(b"", b"").receive(b"")
+    with pytest.raises(TollgateError):
+        Exchange(b"", b"").receive(frame(b"?"))
+    assert MOST < 16 << 10
