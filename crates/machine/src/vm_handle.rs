@@ -236,6 +236,18 @@ impl VmHandle {
         self.0.mailbox().snapshots.result(request.0)
     }
 
+    /// Waits until such an order is carried out and returns the result, or `None` if the machine ends
+    /// before. An error is one line.
+    pub fn wait_for_snapshot(&self, request: SnapshotRequest) -> Option<Result<(), String>> {
+        let waits = |mailbox: &mut Mailbox| {
+            mailbox.snapshots.result(request.0).is_none() && mailbox.status.state != State::Stopped
+        };
+        let mailbox = (self.0.published)
+            .wait_while(self.0.mailbox(), waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        mailbox.snapshots.result(request.0)
+    }
+
     /// Asks the vCPU thread for the contents of the screen. [`VmHandle::screen_after`] returns
     /// them.
     pub fn request_screen(&self, with_picture: bool) -> ScreenRequest {

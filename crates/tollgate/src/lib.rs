@@ -26,6 +26,7 @@ mod exit_code;
 mod exit_on;
 mod failure;
 mod files;
+mod firecracker;
 mod flags;
 mod floppy;
 mod foreign_words;
@@ -70,6 +71,7 @@ use std::process::ExitCode;
 use cli::Subcommand;
 
 pub use control::server::serve_connection;
+pub use firecracker::main as firecracker_main;
 
 /// The entry of the command: reads the process's arguments and executes them.
 pub fn main() -> ExitCode {

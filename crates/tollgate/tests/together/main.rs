@@ -16,6 +16,7 @@ mod dos_disk;
 mod dos_planes;
 mod exec;
 mod exec_image;
+mod firecracker;
 mod firmware;
 mod floppy;
 mod fork;

@@ -8,6 +8,7 @@ pub mod control;
 pub mod dos;
 pub mod exec;
 pub mod failing_host;
+pub mod firecracker;
 pub mod floppy;
 pub mod folder;
 pub mod grub;
