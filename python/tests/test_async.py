@@ -15,6 +15,8 @@ def test_a_command_has_streams_and_a_code() -> None:
             data = b"0123456789abcdef" * 100_000
             assert (await box.run(["cat"], stdin=data)).stdout_bytes == data
             await box.write_file("/tmp/a", "text")
+            async with await box.fork() as fork:
+                assert await fork.read_file("/tmp/a") == b"text"
             assert await box.read_file("/tmp/a") == b"text"
             result = await box.run("sleep 1000", timeout=0.5)
             assert (result.exit_code, result.timed_out) == (124, True)

@@ -126,6 +126,29 @@ def test_nothing_outlives_a_killed_program() -> None:
     raise AssertionError("the machine is still there")
 
 
+def test_forks_continue_from_where_a_machine_is(tmp_path: Path) -> None:
+    with Sandbox(memory="256M") as sandbox:
+        sandbox.run("echo 1 > /tmp/a; cat /etc/passwd > /dev/null; (sleep 1000; true) > /dev/null 2>&1 &", check=True)
+        with sandbox.fork() as fork:
+            assert fork.name != sandbox.name
+            assert fork.run("cat /tmp/a; echo 2 > /tmp/a").stdout == "1\n"
+            assert fork.run("cat /etc/passwd").stdout == Path("/etc/passwd").read_text()
+            assert "sleep" in fork.run("cat /proc/[0-9]*/comm").stdout
+            random = "head -c 16 /dev/urandom | od -An -tx1"
+            assert fork.run(random).stdout != sandbox.run(random).stdout
+            with fork.fork() as second:
+                assert second.run("cat /tmp/a").stdout == "2\n"
+        assert sandbox.run("cat /tmp/a").stdout == "1\n"
+        file = str(tmp_path / "snapshot")
+        sandbox.snapshot(file)
+    for _ in range(2):
+        with Sandbox(memory="256M", snapshot=file) as later:
+            assert later.run("cat /tmp/a").stdout == "1\n"
+            assert abs(float(later.run("date +%s").stdout) - time.time()) < 60
+    with pytest.raises(TollgateError, match="other flags"):
+        Sandbox(memory="512M", snapshot=file)
+
+
 def test_a_pool_hands_out_machines() -> None:
     with Pool(size=2, memory="256M") as pool:
         names = set()

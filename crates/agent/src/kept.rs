@@ -11,7 +11,8 @@ use crate::credit::Credit;
 use crate::memory_kills::MemoryKills;
 use crate::ports::{self, Control, Streams};
 use crate::protocol::kept::{
-    CREDIT, ERRORS, GONE, INPUT, MOST, OUTPUT, channel_frame, credit, decode_credit, split_channel,
+    ALL, CREDIT, ERRORS, GONE, INPUT, MOST, OUTPUT, channel_frame, credit, decode_credit,
+    split_channel,
 };
 use crate::protocol::{ENTROPY, Frames, Start, TASK, TIME, ToGuest, ToHost, code};
 use crate::refusal::Refusal;
@@ -91,6 +92,10 @@ fn hear(shared: &Arc<Shared>, base: &Start, number: u32, kind: u8, rest: &[u8]) 
         _ => {}
     }
     let mut channels = lock(&shared.channels);
+    if (kind, number) == (GONE, ALL) {
+        channels.values_mut().for_each(Channel::leave);
+        return;
+    }
     if kind == TASK && !channels.contains_key(&number) {
         channels.insert(number, Channel::new());
     }

@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod at_once;
+mod saved;
+
+pub use saved::KnownFiles;
 
 /// Identifies a file of the host: its device and its inode number.
 pub type Key = (u64, u64);

@@ -45,5 +45,5 @@ mod unopened;
 pub use counts::RequestCounts;
 pub use options::{ShareError, ShareOptions};
 pub use server::Server;
-pub use session::NewSession;
+pub use session::SavedSession;
 pub use threads::{Outcome, Request, ShareThreads};

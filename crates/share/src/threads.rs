@@ -1,7 +1,7 @@
 //! The threads of a share, which take requests, in any order, and return replies.
 
 use crate::server::Server;
-use crate::session::NewSession;
+use crate::session::SavedSession;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,9 +66,9 @@ trait Service: Send + Sync {
     /// Forgets all files that the guest knows.
     fn reset(&self);
     /// Returns the guest's session if it can be saved.
-    fn new_session(&self) -> Option<NewSession>;
+    fn saved_session(&self) -> Option<SavedSession>;
     /// Continues a saved session. Returns false if that is impossible.
-    fn resume(&self, session: NewSession) -> bool;
+    fn resume(&self, session: &SavedSession) -> bool;
 }
 
 impl Service for Server {
@@ -84,11 +84,11 @@ impl Service for Server {
         self.reset();
     }
 
-    fn new_session(&self) -> Option<NewSession> {
-        self.new_session()
+    fn saved_session(&self) -> Option<SavedSession> {
+        self.saved_session()
     }
 
-    fn resume(&self, session: NewSession) -> bool {
+    fn resume(&self, session: &SavedSession) -> bool {
         self.resume(session)
     }
 }
@@ -203,15 +203,15 @@ impl ShareThreads {
         self.shared.pending.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the guest's session if it can be saved, as [`Server::new_session`] does.
-    pub fn new_session(&self) -> Option<NewSession> {
+    /// Returns the guest's session if it can be saved, as [`Server::saved_session`] does.
+    pub fn saved_session(&self) -> Option<SavedSession> {
         (!self.has_pending_work())
-            .then(|| self.server.new_session())
+            .then(|| self.server.saved_session())
             .flatten()
     }
 
     /// Continues a saved session, as [`Server::resume`] does.
-    pub fn resume(&self, session: NewSession) -> bool {
+    pub fn resume(&self, session: &SavedSession) -> bool {
         self.server.resume(session)
     }
 
@@ -301,11 +301,11 @@ mod tests {
 
         fn reset(&self) {}
 
-        fn new_session(&self) -> Option<NewSession> {
+        fn saved_session(&self) -> Option<SavedSession> {
             None
         }
 
-        fn resume(&self, _: NewSession) -> bool {
+        fn resume(&self, _: &SavedSession) -> bool {
             false
         }
     }

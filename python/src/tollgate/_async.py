@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from types import TracebackType
@@ -67,11 +68,13 @@ class AsyncSandbox:
         user: Optional[str] = None,
         name: Optional[str] = None,
         flags: Sequence[str] = (),
+        snapshot: Optional[str] = None,
     ) -> None:
         words = _machine.exec_flags(
             memory=memory, network=network, root=root, shares=shares, env=env, user=user, flags=flags
         )
-        self._command = _machine.keep_command(words, name)
+        self._flags: Optional[Sequence[str]] = words
+        self._command = _machine.keep_command(words, name, snapshot)
         self._cwd = cwd
         self._machine: Optional[_Started] = None
         self._lease: Optional[asyncio.StreamWriter] = None
@@ -117,6 +120,29 @@ class AsyncSandbox:
     async def read_file(self, path: str) -> bytes:
         """Reads a file of the guest."""
         return (await self.run(["tollgate:get", path], check=True)).stdout_bytes
+
+    async def snapshot(self, path: str) -> None:
+        """Writes the machine's state to a file, as `tollgate.Sandbox.snapshot` does."""
+        if self._socket is None:
+            raise TollgateError("the sandbox is not started, or is closed")
+        reader, writer = await _connected(self._socket)
+        try:
+            writer.write(_machine.snapshot_request(path))
+            _machine.accepted(await _line(reader))
+        finally:
+            writer.close()
+
+    async def fork(self, *, name: Optional[str] = None) -> AsyncSandbox:
+        """A new machine that continues from where this one is, as `tollgate.Sandbox.fork` makes it."""
+        if self._flags is None:
+            raise TollgateError("a machine of a pool cannot be forked")
+        with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
+            path = os.path.join(folder, "fork")
+            await self.snapshot(path)
+            sandbox = AsyncSandbox(cwd=self._cwd)
+            sandbox._flags = self._flags
+            sandbox._command = _machine.keep_command(self._flags, name, path)
+            return await sandbox.start()
 
     async def close(self) -> None:
         """Ends the machine, with all that runs in it. Another call does nothing."""
@@ -207,6 +233,7 @@ class AsyncPool:
             writer.close()
             raise
         sandbox = AsyncSandbox(cwd=cwd)
+        sandbox._flags = None
         sandbox._lease, sandbox._socket = writer, str(answer["socket"])
         sandbox.name, sandbox.pid = str(answer["name"]), int(str(answer["pid"]))
         return sandbox

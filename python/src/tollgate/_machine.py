@@ -59,10 +59,18 @@ def exec_flags(
     return [*words, *flags]
 
 
-def keep_command(flags: Sequence[str], name: Optional[str]) -> List[str]:
+def keep_command(flags: Sequence[str], name: Optional[str], snapshot: Optional[str]) -> List[str]:
     """The command that starts a machine, which ends with its standard input."""
-    named = [f"--name={name}"] if name is not None else []
-    return [program(), "exec", "--keep", "--end-with-input", *named, *flags]
+    more = [f"--name={name}"] if name is not None else []
+    if snapshot is not None:
+        more.append(f"--restore={os.path.abspath(snapshot)}")
+    return [program(), "exec", "--keep", "--end-with-input", *more, *flags]
+
+
+def snapshot_request(path: str) -> bytes:
+    """The request that writes a snapshot."""
+    request = {"command": "snapshot", "file": os.path.abspath(path)}
+    return json.dumps(request).encode() + b"\n"
 
 
 def why_not_started(errors: IO[bytes], code: Optional[int]) -> TollgateError:

@@ -35,6 +35,7 @@ class Sandbox:
     :param user: the user who runs commands; the default is you.
     :param name: the machine's name for ``tollgate ps`` and ``tollgate exec --in``.
     :param flags: more flags of ``tollgate exec``.
+    :param snapshot: a file that `snapshot` has written of a sandbox with the same arguments, to continue from.
     """
 
     def __init__(
@@ -49,16 +50,21 @@ class Sandbox:
         user: Optional[str] = None,
         name: Optional[str] = None,
         flags: Sequence[str] = (),
+        snapshot: Optional[str] = None,
     ) -> None:
-        self._process: Optional["subprocess.Popen[bytes]"] = None
-        self._lease: Optional[socket.socket] = None
-        self._cwd = cwd
         words = _machine.exec_flags(
             memory=memory, network=network, root=root, shares=shares, env=env, user=user, flags=flags
         )
+        self._start(words, name, cwd, snapshot)
+
+    def _start(self, words: Sequence[str], name: Optional[str], cwd: Optional[str], snapshot: Optional[str]) -> None:
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._lease: Optional[socket.socket] = None
+        self._cwd = cwd
+        self._flags: Optional[Sequence[str]] = words
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                _machine.keep_command(words, name),
+                _machine.keep_command(words, name, snapshot),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -85,7 +91,7 @@ class Sandbox:
     def _leased(cls, lease: socket.socket, answer: Mapping[str, object], cwd: Optional[str]) -> Sandbox:
         """A machine of a pool."""
         sandbox = cls.__new__(cls)
-        sandbox._process, sandbox._lease, sandbox._cwd = None, lease, cwd
+        sandbox._process, sandbox._lease, sandbox._cwd, sandbox._flags = None, lease, cwd, None
         sandbox.name, sandbox._socket = str(answer["name"]), str(answer["socket"])
         sandbox.pid = int(str(answer["pid"]))
         return sandbox
@@ -127,6 +133,28 @@ class Sandbox:
         """Reads a file of the guest."""
         return self.run(["tollgate:get", path], check=True).stdout_bytes
 
+    def snapshot(self, path: str) -> None:
+        """Writes the machine's state to a file; ``Sandbox(snapshot=path)`` continues from it, any number of times.
+
+        Call this while no command runs. The file holds the guest's memory, with all its secrets.
+        """
+        self._open()
+        with connected(self._socket) as connection:
+            sent(connection, _machine.snapshot_request(path))
+            _machine.accepted(read_line(connection))
+
+    def fork(self, *, name: Optional[str] = None) -> Sandbox:
+        """A new machine that continues from where this one is. Call this while no command runs."""
+        if self._flags is None:
+            raise TollgateError("a machine of a pool cannot be forked")
+        with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
+            path = os.path.join(folder, "fork")
+            self.snapshot(path)
+            sandbox = type(self).__new__(type(self))
+            # Memory that it only reads remains that of the file, which needs no name.
+            sandbox._start(self._flags, name, self._cwd, path)
+            return sandbox
+
     def close(self) -> None:
         """Ends the machine, with all that runs in it. Another call does nothing."""
         if self._lease is not None:
@@ -153,9 +181,12 @@ class Sandbox:
         if getattr(self, "_process", None) is not None or getattr(self, "_lease", None) is not None:
             self.close()
 
-    def _exchange(self, exchange: Exchange, timeout: Optional[float]) -> Result:
+    def _open(self) -> None:
         if self._process is None and self._lease is None:
             raise TollgateError("the sandbox is closed")
+
+    def _exchange(self, exchange: Exchange, timeout: Optional[float]) -> Result:
+        self._open()
         deadline = None if timeout is None else time.monotonic() + timeout
         with connected(self._socket) as connection:
             sent(connection, _protocol.REQUEST)

@@ -13,6 +13,9 @@
 //!   'q'  the client has gone: end the command         'f' 'e'  as with one command
 //! ```
 //!
+//! A guest that continues from a snapshot gets 'q' with the channel [`ALL`], and then the time and random bytes
+//! as at its start.
+//!
 //! Neither side sends more of a stream than [`WINDOW`] bytes that the other has not taken, so a client
 //! that reads slowly holds up no other, and a signal is not held up by input. Credit ('g') for input passes
 //! to the client; that for output the machine's process gives as the client's connection takes it.
@@ -29,6 +32,9 @@ pub const ERRORS: u8 = b'2';
 pub const CREDIT: u8 = b'g';
 /// The client has gone.
 pub const GONE: u8 = b'q';
+
+/// The channel that stands for all: the time, random bytes, and the end of all commands of an earlier host.
+pub const ALL: u32 = 0;
 
 /// The size of a channel's number in bytes.
 const CHANNEL_BYTES: usize = 4;

@@ -18,13 +18,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use rustix::rand::GetRandomFlags;
 use tollgate_agent::credit::Credit;
 use tollgate_agent::protocol::kept::{
-    CREDIT, ERRORS, GONE, INPUT, MOST, OUTPUT, WINDOW, channel_frame, credit, decode_credit,
+    ALL, CREDIT, ERRORS, GONE, INPUT, MOST, OUTPUT, WINDOW, channel_frame, credit, decode_credit,
     split_channel,
 };
 use tollgate_agent::protocol::{
-    Frames, HEADER_BYTES, MAX_FRAME, TASK, ToGuest, ToHost, code, frame,
+    ENTROPY, Frames, HEADER_BYTES, MAX_FRAME, TASK, TIME, ToGuest, ToHost, code, frame,
 };
 use tollgate_confine::ThreadKind;
 
@@ -79,16 +80,36 @@ impl Broker {
         from_guest: UnixStream,
         event: Arc<OwnedFd>,
     ) -> io::Result<Self> {
+        // A guest that continues from a snapshot has used numbers before.
+        let mut number = [0; 4];
+        rustix::rand::getrandom(&mut number, GetRandomFlags::empty())?;
         let shared = Arc::new(Shared {
             to_guest: Mutex::new(to_guest),
             channels: Mutex::default(),
-            last: AtomicU32::new(0),
+            last: AtomicU32::new(u32::from_le_bytes(number)),
             has_failed: AtomicBool::new(false),
             event,
         });
         let listener = Arc::clone(&shared);
         start("guest", move || listener.listen(from_guest))?;
         Ok(Self(shared))
+    }
+
+    /// Tells a guest that continues from a snapshot that its clients have gone, what time it is, and random
+    /// bytes.
+    pub fn begin_anew(&self, time_ns: u64, entropy: &[u8]) {
+        self.0.tell(ALL, GONE, &[]);
+        self.0.tell(ALL, TIME, &time_ns.to_le_bytes());
+        self.0.tell(ALL, ENTROPY, entropy);
+    }
+
+    fn next_number(&self) -> u32 {
+        loop {
+            let number = self.0.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            if number != ALL {
+                return number;
+            }
+        }
     }
 
     /// Whether the guest does not keep to the protocol.
@@ -104,7 +125,7 @@ impl Broker {
 
     fn try_serve(&self, mut stream: UnixStream, unread: Vec<u8>) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let number = self.0.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let number = self.next_number();
         let (queue, frames) = channel();
         let queued = Arc::new(AtomicUsize::new(0));
         let input = Arc::new(Credit::default());

@@ -3,6 +3,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -35,6 +36,12 @@ pub struct KeepArguments {
     )]
     pub end_with_input: bool,
 
+    /// Continue from a snapshot of a machine that was kept with the same flags
+    ///
+    /// tollgate snapshot create SOCKET FILE writes one. Commands that ran then are killed.
+    #[arg(long, value_name = "FILE", requires = "keep", verbatim_doc_comment)]
+    pub restore: Option<PathBuf>,
+
     /// Run the command in the machine with this name, which was started with --keep
     #[arg(
         long = "in",
@@ -53,6 +60,8 @@ pub struct Keep {
     pub name: String,
     /// Whether it ends with its standard input.
     pub ends_with_input: bool,
+    /// Whether it continues from a snapshot of a machine that was ready.
+    pub continues: bool,
 }
 
 /// A machine that stays.
@@ -73,7 +82,12 @@ impl Kept {
         }
     }
 
-    /// Serves a client.
+    /// Whether the guest is ready from its start.
+    pub fn continues(&self) -> bool {
+        self.keep.continues
+    }
+
+    /// The clients' way to the guest.
     pub fn broker(&self) -> &Broker {
         &self.broker
     }

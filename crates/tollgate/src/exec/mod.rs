@@ -150,6 +150,11 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
     let handle = VmHandle::new();
+    let continued = match &arguments.keep.restore {
+        Some(path) => Some(template::continued(path, &config)?),
+        None => None,
+    };
+    let template = template.filter(|_| continued.is_none());
     let warm = template.as_ref().and_then(|template| {
         let mut snapshot = template.open()?;
         let record = FirstWrites::follow(template.first_writes(), &mut snapshot);
@@ -161,6 +166,16 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         }
         Some((vm, record))
     });
+    let warm = match continued {
+        Some(snapshot) => {
+            let vm = Vm::restored(snapshot, &config, consoles_on(&console), &handle);
+            Some((
+                vm.map_err(|error| Failure::usage(format!("--restore: {error}")))?,
+                None,
+            ))
+        }
+        None => warm,
+    };
     let is_warm = warm.is_some();
     let (mut vm, record) = match warm {
         Some(warm) => warm,
@@ -196,6 +211,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         keep: arguments.keep.keep.then(|| Keep {
             name: name.clone(),
             ends_with_input: arguments.keep.end_with_input,
+            continues: arguments.keep.restore.is_some(),
         }),
     };
     if !arguments.keep.keep {
@@ -253,12 +269,17 @@ fn consoles_on(console: &Console) -> Consoles {
 
 /// The frames with the agent's task, the present time, and random bytes for the guest.
 fn task(start: &Start) -> Result<Vec<u8>, Failure> {
+    let (time_ns, entropy) = moment()?;
+    Ok(task_frames(start, time_ns, &entropy))
+}
+
+/// The present time in nanoseconds since 1970, and random bytes for the guest.
+fn moment() -> Result<(u64, [u8; 64]), Failure> {
     let mut entropy = [0; 64];
     rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Failure::host(format!("no random bytes for the guest: {error}")))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let time_ns = now.map_or(0, |now| now.as_nanos() as u64);
-    Ok(task_frames(start, time_ns, &entropy))
+    Ok((now.map_or(0, |now| now.as_nanos() as u64), entropy))
 }
 
 /// The number of files and sockets that a machine with two shares opens by itself, and some for the

@@ -323,7 +323,9 @@ const SERVER: usize = 3;
 
 impl Talk {
     fn run(mut self) {
-        if self.is_warm {
+        if self.kept.as_ref().is_some_and(Kept::continues) {
+            self.continue_kept();
+        } else if self.is_warm {
             self.send_task();
         }
         let mut fds = Vec::new();
@@ -462,6 +464,20 @@ impl Talk {
                 }
                 _ => return self.fail("the guest does not keep to the protocol".into()),
             }
+        }
+    }
+
+    /// Begins with a machine that stays and that was ready when its snapshot was taken.
+    fn continue_kept(&mut self) {
+        self.task.clear();
+        match super::moment() {
+            Ok((time_ns, entropy)) => {
+                if let Some(kept) = &self.kept {
+                    kept.broker().begin_anew(time_ns, &entropy);
+                }
+                self.begin();
+            }
+            Err(failure) => self.fail(failure.message),
         }
     }
 

@@ -21,6 +21,7 @@ use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, VmHandle};
 
 use crate::cache::folders;
+use crate::failure::Failure;
 use crate::files::is_private;
 
 /// How many templates are kept.
@@ -94,6 +95,23 @@ impl Template {
     /// The same place, for a template that is written.
     pub fn new_one(self) -> NewTemplate {
         NewTemplate(self.path)
+    }
+}
+
+/// A snapshot of a machine that stays, to continue from.
+///
+/// # Errors
+/// One line says that it cannot be read, or is of a machine with other flags.
+pub fn continued(path: &Path, config: &VmConfig) -> Result<SnapshotFile, Failure> {
+    let snapshot = SnapshotFile::open(path);
+    let snapshot = snapshot.map_err(|error| Failure::usage(format!("--restore: {error}")))?;
+    let saved = &snapshot.description().config;
+    match shape(saved) == shape(config) && saved.shares.len() == config.shares.len() {
+        true => Ok(snapshot),
+        false => Err(Failure::usage(format!(
+            "--restore: '{}' is the snapshot of a machine with other flags",
+            path.display()
+        ))),
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_share::protocol::{Header, IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER, opcode};
-use tollgate_share::{NewSession, Request, RequestCounts, Server, ShareOptions, ShareThreads};
+use tollgate_share::{SavedSession, Request, RequestCounts, Server, ShareOptions, ShareThreads};
 
 /// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
 /// that it forgets, and of the queue of all others. The driver's largest request is a little
@@ -238,23 +238,22 @@ impl VirtioDevice for Share {
         Some(Arc::clone(&self.counts))
     }
 
-    /// The files that the guest knows are descriptors of this process. A session that knows only
-    /// the directory itself can be continued.
+    /// The files that the guest has open are descriptors of this process.
     fn cannot_be_saved(&self) -> Option<String> {
-        (self.is_mounted && self.threads.new_session().is_none())
+        (self.is_mounted && self.threads.saved_session().is_none())
             .then(|| format!("has mounted '{}' and must unmount it first", self.name))
     }
 
     fn save(&self) -> Value {
-        let session = self.is_mounted.then(|| self.threads.new_session());
+        let session = self.is_mounted.then(|| self.threads.saved_session());
         serde_json::to_value(session.flatten()).unwrap_or_default()
     }
 
     fn restore(&mut self, saved: &Value) -> bool {
-        match Option::<NewSession>::deserialize(saved) {
+        match Option::<SavedSession>::deserialize(saved) {
             Ok(None) => true,
             Ok(Some(session)) => {
-                self.is_mounted = self.threads.resume(session);
+                self.is_mounted = self.threads.resume(&session);
                 self.is_mounted
             }
             Err(_) => false,
