@@ -247,9 +247,9 @@ pub fn join_networks(words: Vec<OsString>) -> Vec<OsString> {
 /// The last sections of `tollgate exec --help`.
 fn help() -> &'static str {
     "\
-The command sees this host's files. It can change those below the current directory and those in
---rw and --share directories. All other changes are kept in the guest's memory and are discarded at
-the end.
+Without --root and --image the command sees all files that you can read on this host, keys and
+tokens too. It can change those below the current directory and those in --rw and --share
+directories. All other changes are kept in the guest's memory and are discarded at the end.
 
 Examples:
   Build here, in a virtual machine:
