@@ -18,6 +18,10 @@ END = re.compile(r"^real: end (\S+) (\d+) (\d+) (\d+) ([0-9a-f]+) (\S+)$")
 CLOCK_PART, CLOCK_SLACK = 0.05, 0.05
 
 
+# The values of the knob user-code.
+USER_CODE = ("translated", "native", "adaptive")
+
+
 class Failure(Exception):
     """A machine that cannot be run, or that did not do its work; `booted` says whether it began."""
 
@@ -74,8 +78,17 @@ def require(tool, package):
         raise Failure(f"'{tool}' is missing; install the Debian package {package}")
 
 
+def tollgates_of(lines, user_code):
+    """Returns name and command line of each Tollgate: all lines, each with every value of user_code."""
+    names = ["tollgate"] if len(lines) == 1 else [f"tollgate-{chr(ord('a') + number)}" for number in range(len(lines))]
+    found = list(zip(names, lines))
+    if not user_code:
+        return found
+    return [(f"{name}-{value}", f"{line} --knob user-code={value}") for name, line in found for value in user_code]
+
+
 def machines_of(kind, architecture, folder, memory, tollgates, options):
-    """The machines of one arm: one natively, two models of TCG, one for each Tollgate.
+    """The machines of one arm: one natively, two models of TCG, one for each of tollgates_of.
 
     `folder` holds the kernel, vmlinuz; User-mode Linux is a kernel of its own.
     """
@@ -99,8 +112,8 @@ def machines_of(kind, architecture, folder, memory, tollgates, options):
                          "-append", "console=ttyS0 {append}"], boots=12)
                 for name, model in models.items()]
     found = []
-    for number, words in enumerate(shlex.split(line) for line in tollgates):
-        name = "tollgate" if len(tollgates) == 1 else f"tollgate-{chr(ord('a') + number)}"
+    for name, line in tollgates:
+        words = shlex.split(line)
         found.append(Machine(name, "tollgate", f"{version_of(words[:1])}: {' '.join(words)}",
                              [words[0], "run", "--kernel", kernel, "--initrd", "{initrd}", "--memory", memory,
                               "--append", "console=ttyS0 {append}", *words[1:], *options]))

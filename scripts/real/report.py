@@ -105,6 +105,11 @@ def shown(value):
     return "-" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
+def initial(name):
+    """Returns the letter that stands for a Tollgate in the headings of ratios: the b of tollgate-b."""
+    return name.rsplit("-", 1)[-1][0]
+
+
 def table(results, run, out):
     """Prints one line a row: the time of the first column, the others as multiples of it, then B over A."""
     columns = results.columns()
@@ -116,7 +121,7 @@ def table(results, run, out):
     print(f"\n{'steady state' if run == 'steady' else 'first run in a machine'}: "
           f"{clock} of {base_name}" + (f", the others over it" if others else ""), file=out)
     print(f"{'row':{width}}{base_name:>14}" + "".join(f"{name:>12}" for name, _ in others) +
-          "".join(f"{b[-1] + '/' + a[-1]:>8}{'noise':>8}" for a, b in pairs), file=out)
+          "".join(f"{initial(b) + '/' + initial(a):>8}{'noise':>8}" for a, b in pairs), file=out)
     ratios = {name: [] for name, _ in others}
     changes = {pair: [] for pair in pairs}
     for name in results.order:

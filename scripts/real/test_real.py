@@ -25,6 +25,18 @@ def row(name):
     return programs.select([name])[0]
 
 
+class Arms(unittest.TestCase):
+    def test_each_value_of_user_code_is_an_arm(self):
+        self.assertEqual(machines.tollgates_of(["t"], []), [("tollgate", "t")])
+        self.assertEqual(machines.tollgates_of(["t", "u"], []), [("tollgate-a", "t"), ("tollgate-b", "u")])
+        self.assertEqual(machines.tollgates_of(["t"], ["translated", "native"]),
+                         [("tollgate-translated", "t --knob user-code=translated"),
+                          ("tollgate-native", "t --knob user-code=native")])
+
+    def test_headings_of_ratios_have_a_letter_for_each(self):
+        self.assertEqual([report.initial(name) for name in ("tollgate-b", "tollgate-native")], ["b", "n"])
+
+
 def samples(name, *times):
     return [machines.Sample(name, time, time / 2, 0, "0") for time in times]
 
