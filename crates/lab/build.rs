@@ -25,7 +25,9 @@ fn main() {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }
-    assemble("nano-native", "nano-native", WIDE, &program, &out);
+    for name in ["nano-native", "linux-user-work"] {
+        assemble(name, name, WIDE, &program, &out);
+    }
     // GNU Mach loads whole pages of a program.
     assemble(
         "mach-prompt",

@@ -3,6 +3,7 @@
 use crate::experiment::Experiment;
 use crate::icache::InstructionCache;
 use crate::interruptible::Interruptible;
+use crate::native_code::NativeCode;
 use crate::shadow::Shadow;
 use crate::vif::Vif;
 
@@ -13,6 +14,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(Shadow),
         Box::new(InstructionCache),
         Box::new(Interruptible),
+        Box::new(NativeCode),
     ]
 }
 

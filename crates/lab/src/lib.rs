@@ -12,6 +12,7 @@ mod icache;
 mod interruptible;
 pub mod linux_guest;
 mod nameless_file;
+mod native_code;
 mod other_guest;
 mod paged_guest;
 pub mod report;

@@ -26,6 +26,17 @@ pub struct About {
     pub kinds: &'static [KindGroup],
     /// The arms that differ only in a number, by which plots show them.
     pub numbers: Option<Numbers>,
+    /// The workloads that differ only in a number, by which plots show them.
+    pub by_workload: Option<WorkloadNumbers>,
+}
+
+/// Workloads that differ in a number: the arms are compared by it.
+pub struct WorkloadNumbers {
+    /// What the number counts.
+    pub what: &'static str,
+    /// The kinds of these workloads: a name, and the workloads' names and numbers, in ascending
+    /// order of the numbers, which are at least 1.
+    pub kinds: &'static [(&'static str, &'static [(&'static str, u32)])],
 }
 
 /// Arms that differ in a number.

@@ -52,8 +52,11 @@ mod summary;
 mod table;
 #[cfg(test)]
 pub(crate) mod test_experiment;
+mod workload_plot;
 
-pub use about::{About, Arm, Contention, Guest, KindGroup, Metric, Numbers, Workload};
+pub use about::{
+    About, Arm, Contention, Guest, KindGroup, Metric, Numbers, Workload, WorkloadNumbers,
+};
 pub use compare::{Comparison, Verdict};
 pub use error::LabError;
 pub use export::{samples_csv, to_json};

@@ -1,8 +1,9 @@
 //! Draws the results of an experiment as a plot: a panel for each cell. Each arm has a line with a
 //! dot for every repetition, over the middle half and the median; for arms that differ only in a
-//! number there is one panel for each guest. Where arms are far apart, the axis is logarithmic so
+//! number there is one panel for each guest, and for workloads that do, one for each kind. Where arms are far apart, the axis is logarithmic so
 //! that all are visible. An arm has the same colour in all panels.
 
+use super::workload_plot::{self, Lines};
 use super::{CellResult, Results, number_plot};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
@@ -36,7 +37,8 @@ const HALF: f64 = 0.3;
 pub enum PlotPart {
     /// A panel for each cell.
     Cells,
-    /// A panel for each guest with arms that differ in a number.
+    /// A panel for each guest with arms that differ in a number, and for each kind of workloads that
+    /// do.
     Numbers,
 }
 
@@ -45,6 +47,8 @@ struct Layout<'a> {
     cells: Vec<&'a CellResult>,
     /// The guests with a panel for arms that differ in a number.
     guests: Vec<&'a str>,
+    /// The panels of workloads that differ in a number.
+    by_workload: Vec<Lines>,
     /// The heights of the rows.
     lines: Vec<u32>,
     columns: usize,
@@ -62,6 +66,10 @@ impl<'a> Layout<'a> {
             true => number_plot::guests(results),
             false => Vec::new(),
         };
+        let by_workload = match parts.contains(&PlotPart::Numbers) {
+            true => workload_plot::panels(results),
+            false => Vec::new(),
+        };
         let names = results.arms.iter().map(|arm| arm.name.len() as u32);
         let names_width = (names.max().unwrap_or(0) * LETTER_WIDTH).max(NAMES_WIDTH);
         // All panels of a row are as high as its highest one.
@@ -69,10 +77,12 @@ impl<'a> Layout<'a> {
             .map(|cell| PANEL_HEIGHT + ARM_HEIGHT * cell.arms().len() as u32)
             .collect();
         heights.extend(guests.iter().map(|_| number_plot::HEIGHT));
+        heights.extend(by_workload.iter().map(|_| number_plot::HEIGHT));
         let (columns, lines) = grid(&heights, PANEL_WIDTH + names_width, screen);
         Self {
             cells,
             guests,
+            by_workload,
             lines,
             columns,
             names_width,
@@ -84,7 +94,7 @@ impl<'a> Layout<'a> {
     }
 
     fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.guests.is_empty()
+        self.cells.is_empty() && self.guests.is_empty() && self.by_workload.is_empty()
     }
 }
 
@@ -196,9 +206,12 @@ fn draw<B: DrawingBackend>(
     for (area, cell) in areas.iter().zip(&layout.cells) {
         panel(area, results, cell, layout.names_width)?;
     }
-    let left = areas.iter().skip(layout.cells.len());
-    for (area, guest) in left.zip(&layout.guests) {
+    let mut left = areas.iter().skip(layout.cells.len());
+    for (guest, area) in layout.guests.iter().zip(&mut left) {
         number_plot::panel(area, results, guest)?;
+    }
+    for (lines, area) in layout.by_workload.iter().zip(left) {
+        workload_plot::panel(area, results, lines)?;
     }
     area.present().map_err(failed)
 }

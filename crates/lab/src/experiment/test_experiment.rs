@@ -67,6 +67,7 @@ pub(crate) static ABOUT: About = About {
         },
     ],
     numbers: None,
+    by_workload: None,
 };
 
 /// Runs are numbered from 1 in the order in which they are made.

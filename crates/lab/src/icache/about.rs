@@ -180,4 +180,5 @@ pub static ABOUT: About = About {
         },
     ],
     numbers: None,
+    by_workload: None,
 };

@@ -56,9 +56,23 @@ impl Make {
         })
     }
 
+    /// How many objects a run makes; `None`: all.
+    pub const fn objects(&self) -> Option<u64> {
+        self.objects
+    }
+
+    /// The booted guest.
+    pub const fn guest(&self) -> &LinuxGuest {
+        &self.guest
+    }
+
     /// Makes this number of objects, or all, and the program. Returns the costs, and how many
     /// objects there were to make.
-    fn run(&mut self, objects: Option<u64>) -> Result<(Ran, u64), LabError> {
+    ///
+    /// # Errors
+    ///
+    /// They were not made, or the program does not compute what it should.
+    pub fn run(&mut self, objects: Option<u64>) -> Result<(Ran, u64), LabError> {
         let number = objects.map_or("all".to_owned(), |number| number.to_string());
         let ran = self.guest.run(&format!("chroot {ROOT} /build {number}"))?;
         let value = |name: &str| -> Option<u64> {

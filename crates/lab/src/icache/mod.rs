@@ -9,10 +9,10 @@ mod about;
 mod answers;
 mod apic;
 mod apic_module;
-mod compile;
+pub(crate) mod compile;
 mod counts;
 mod linux;
-mod make;
+pub(crate) mod make;
 mod other;
 mod paper;
 

@@ -108,6 +108,7 @@ pub static ABOUT: About = About {
         ],
     }],
     numbers: None,
+    by_workload: None,
 };
 
 /// Whether two machines run at the same time.

@@ -131,6 +131,7 @@ impl Bench for Latencies {
         timed.work.insert("events".to_owned(), self.events);
         add_lateness(&mut timed, &ran)?;
         add_waits(&mut timed, &ran);
+        timed.add_counts(&ran.reading.shadow_tables);
         if let Some(native) = &self.native {
             native.add_to(&mut timed);
         }

@@ -6,11 +6,11 @@
 //! others cause work for the monitor; the host runs it too ([`native`]). [`study`] compares the
 //! study's figures with ours, [`paper`] has the other tables.
 
-mod about;
+pub(crate) mod about;
 mod answers;
 mod flood;
 mod host_folder;
-mod linux;
+pub(crate) mod linux;
 mod load;
 mod native;
 mod native_load;

@@ -197,4 +197,5 @@ pub static ABOUT: About = About {
         of_arms: BY_NUMBER,
         others: &[("conventional", CONVENTIONAL)],
     }),
+    by_workload: None,
 };

@@ -222,4 +222,5 @@ pub static ABOUT: About = About {
         },
     ],
     numbers: None,
+    by_workload: None,
 };

@@ -32,6 +32,14 @@ pub const INTERPRETER: &str = "interpreter";
 /// Kinds that the experiment would measure too if this version had them.
 pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
     ("shadow-fill", "a page entered into a shadow window"),
+    (
+        "native-fault",
+        "a page given to a program that runs natively: `tollgate lab native` measures it in Linux",
+    ),
+    (
+        "native-step",
+        "an instruction of such a program that is run translated",
+    ),
     ("mwait", "MONITOR and MWAIT"),
     ("ipi", "an interrupt to another virtual processor"),
     (
