@@ -52,9 +52,9 @@ ROWS = [
     started("ruby_loop", "ruby loop.rb", "ruby, a loop"),
     started("php_start", "php start.php", "php prints a line"),
     started("php_loop", "php -d opcache.enable_cli=1 -d opcache.jit_buffer_size=32M loop.php", "php, a loop that is compiled"),
-    started("luajit_start", "luajit -e 'print(\"started\")'", "LuaJIT prints a line"),
+    started("luajit_start", "luajit -e print(\"started\")", "LuaJIT prints a line"),
     started("luajit_loop", "luajit loop.lua", "LuaJIT, a loop that is compiled"),
-    started("pypy_start", "pypy3 -c 'print(\"started\")'", "PyPy prints a line"),
+    started("pypy_start", "pypy3 -c print(\"started\")", "PyPy prints a line"),
     started("pypy_loop", "pypy3 loop.py", "PyPy, a loop that is compiled"),
     row("pg_initdb", "shell",
         "rm -rf /tmp/initdb && setpriv --reuid=postgres --regid=postgres --clear-groups "

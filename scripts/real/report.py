@@ -120,7 +120,10 @@ def table(results, run, out):
     clock = "processor time" if results.clock == "cpu" else "time"
     print(f"\n{'steady state' if run == 'steady' else 'first run in a machine'}: "
           f"{clock} of {base_name}" + (f", the others over it" if others else ""), file=out)
-    print(f"{'row':{width}}{base_name:>14}" + "".join(f"{name:>12}" for name, _ in others) +
+    # A name may be as long as tollgate-translated.
+    base_width = max(14, len(base_name) + 2)
+    widths = {name: max(12, len(name) + 2) for name, _ in others}
+    print(f"{'row':{width}}{base_name:>{base_width}}" + "".join(f"{name:>{widths[name]}}" for name, _ in others) +
           "".join(f"{initial(b) + '/' + initial(a):>8}{'noise':>8}" for a, b in pairs), file=out)
     ratios = {name: [] for name, _ in others}
     changes = {pair: [] for pair in pairs}
@@ -128,11 +131,11 @@ def table(results, run, out):
         times = [column(name, run) for _, column in columns]
         if all(time is None for time in times):
             continue
-        line = f"{name:{width}}{with_unit(times[0]):>14}"
+        line = f"{name:{width}}{with_unit(times[0]):>{base_width}}"
         for (other, _), time in zip(others, times[1:]):
             value = ratio(time, times[0])
             # A row without a native time shows its times themselves.
-            line += f"{with_unit(time) if times[0] is None else shown(value):>12}"
+            line += f"{with_unit(time) if times[0] is None else shown(value):>{widths[other]}}"
             if value:
                 ratios[other].append(value)
         for a, b in pairs:
@@ -142,8 +145,8 @@ def table(results, run, out):
             if value:
                 changes[a, b].append(value)
         print(line, file=out)
-    line = f"{'geometric mean':{width}}{'':>14}" + "".join(
-        f"{shown(geometric_mean(values)):>12}" for values in ratios.values())
+    line = f"{'geometric mean':{width}}{'':>{base_width}}" + "".join(
+        f"{shown(geometric_mean(values)):>{widths[name]}}" for name, values in ratios.items())
     line += "".join(f"{geometric_mean(values) or 0:>8.3f}{'':>8}" for values in changes.values())
     print(line, file=out)
 
