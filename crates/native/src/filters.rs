@@ -147,8 +147,7 @@ pub fn runner(layout: Layout, stub: &Stub) -> Vec<[u8; 8]> {
     filter.finish(libc::SECCOMP_RET_TRAP)
 }
 
-/// The mapper's filter: mappings of guest RAM, waiting for commands, waking the two others, and a
-/// byte to the pipe.
+/// The mapper's filter: mappings of guest RAM, waiting for commands, and a byte to the pipe.
 pub fn mapper(layout: Layout) -> Vec<[u8; 8]> {
     let otherwise = libc::SECCOMP_RET_KILL_PROCESS;
     let mut filter = Filter::new(otherwise);
@@ -172,14 +171,6 @@ pub fn mapper(layout: Layout) -> Vec<[u8; 8]> {
             .chain(equal(argument(0), layout.control(control::BATCH)))
             .chain(equal_word(argument(1), libc::FUTEX_WAIT as u64)),
     );
-    for word in [layout.control(control::GO), layout.announce(announce::DONE)] {
-        filter.allow(
-            [number(libc::SYS_futex)]
-                .into_iter()
-                .chain(equal(argument(0), word))
-                .chain(equal_word(argument(1), libc::FUTEX_WAKE as u64)),
-        );
-    }
     filter.allow(
         [number(libc::SYS_write)]
             .into_iter()

@@ -51,8 +51,6 @@ pub mod control {
     pub const SPIN: u64 = 132;
     /// Commands in the batch (32 bits).
     pub const COUNT: u64 = 136;
-    /// Not 0 if the mapper wakes the runner after the batch (32 bits).
-    pub const MAPPER_WAKES: u64 = 140;
     /// The stack pointer for rt_sigreturn.
     pub const FRAME_STACK: u64 = 144;
     /// FS base to load.

@@ -245,14 +245,6 @@ impl Queue {
         self.commands.is_empty() && self.refused.is_none()
     }
 
-    /// Whether there are changes, all of them add mappings, and one batch holds them.
-    pub fn only_maps(&self) -> bool {
-        let is_map = |command: &Command| matches!(command, Command::Map { .. });
-        (1..=BATCH_COMMANDS).contains(&self.commands.len())
-            && self.refused.is_none()
-            && self.commands.iter().all(is_map)
-    }
-
     /// Takes the first batch.
     pub fn take_batch(&mut self) -> Vec<Command> {
         let count = self.commands.len().min(BATCH_COMMANDS);

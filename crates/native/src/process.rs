@@ -6,7 +6,7 @@ use crate::host;
 use crate::kicker::{KickState, Kicker};
 use crate::layout::{self, Layout, announce, control};
 use crate::life::Life;
-use crate::mapper::{Failure, Mapper, Next};
+use crate::mapper::{Failure, Mapper};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
 use crate::patience::Patience;
 use crate::settings::{Facts, Placement, Settings};
@@ -135,7 +135,7 @@ impl SpaceProcess {
             if batch.is_empty() {
                 return self.queue.take_refusal().map_or(Ok(()), Err);
             }
-            if let Err(error) = self.make(batch) {
+            if let Err(error) = self.make(&batch) {
                 self.queue.clear();
                 return Err(error);
             }
@@ -158,7 +158,7 @@ impl SpaceProcess {
     }
 
     /// Has the mapper make a batch of changes.
-    fn make(&mut self, batch: Vec<Command>) -> Result<(), MappingError> {
+    fn make(&mut self, batch: &[Command]) -> Result<(), MappingError> {
         let command = batch.first().copied();
         let gone = |death| MappingError {
             command,
@@ -168,9 +168,8 @@ impl SpaceProcess {
             return Err(gone(death));
         }
         self.follow();
-        self.mapper
-            .give(&self.pages, self.layout, batch, Next::Report);
-        self.mapper.result().map_err(|failure| match failure {
+        let made = self.mapper.make(&self.pages, self.layout, batch);
+        made.map_err(|failure| match failure {
             Failure::Change(error) => error,
             Failure::Gone => gone(self.life.lose(Death::Inconsistent)),
         })
@@ -205,9 +204,7 @@ impl SpaceProcess {
         if let Some(death) = self.life.death() {
             return Ok(Exit::Died(death));
         }
-        if !self.can_chain()
-            && let Err(error) = self.flush()
-        {
+        if let Err(error) = self.flush() {
             return Ok(failed(error));
         }
         self.follow();
@@ -245,29 +242,18 @@ impl SpaceProcess {
         }
     }
 
-    /// Whether the changes that wait can be made on the way to the program. The runner must sleep,
-    /// or it would begin before they are made. That a program can lie about this is no harm while
-    /// changes only add mappings.
-    fn can_chain(&self) -> bool {
-        self.queue.only_maps() && self.spins == 0 && self.runner_sleeps()
-    }
-
     fn runner_sleeps(&self) -> bool {
         let sleeps = self.layout.announce(announce::RUNNER_SLEEPS);
         let sleeps = self.pages.word(self.layout.shared_offset(sleeps));
         sleeps.load(Ordering::SeqCst) != 0
     }
 
-    /// Lets the runner begin its next turn, after the changes that wait.
+    /// Lets the runner begin its next turn.
     fn go(&mut self) {
         self.turn = self.turn.wrapping_add(1).max(1);
         let go = self.word(control::GO);
         go.store(self.turn, Ordering::SeqCst);
-        if !self.queue.is_empty() {
-            let batch = self.queue.take_batch();
-            self.mapper
-                .give(&self.pages, self.layout, batch, Next::WakeRunner);
-        } else if self.runner_sleeps() {
+        if self.runner_sleeps() {
             wake(go);
         }
     }
@@ -282,7 +268,7 @@ impl SpaceProcess {
         self.done_word().load(Ordering::SeqCst)
     }
 
-    /// Waits until the runner's turn has ended, and the mapper's with it.
+    /// Waits until the runner's turn has ended.
     fn wait(&mut self, interrupted: &AtomicU32) -> Result<(), Exit> {
         for _ in 0..self.spins {
             if self.done() == self.turn {
@@ -295,31 +281,10 @@ impl SpaceProcess {
         let result = self.sleep(interrupted);
         self.word(control::MONITOR_SLEEPS)
             .store(0, Ordering::SeqCst);
-        result?;
-        if self.mapper.is_busy() {
-            self.finish_chain()?;
-        }
-        Ok(())
+        result
     }
 
-    /// Reads the result of the changes that were made on the way to the program.
-    fn finish_chain(&mut self) -> Result<(), Exit> {
-        self.mapper.result().map_err(|failure| match failure {
-            Failure::Change(error) => {
-                // The runner still sleeps, and must not begin if it wakes by chance. Only a program
-                // that runs without having been asked to can have ended the turn.
-                if self.done() != self.turn {
-                    let before = self.turn.checked_sub(1).filter(|turn| *turn > 0);
-                    self.turn = before.unwrap_or(u32::MAX);
-                    self.word(control::GO).store(self.turn, Ordering::SeqCst);
-                }
-                failed(error)
-            }
-            Failure::Gone => Exit::Died(self.life.lose(Death::Inconsistent)),
-        })
-    }
-
-    /// Sleeps until the runner's turn has ended, or a change of mappings before it has failed.
+    /// Sleeps until the runner's turn has ended.
     fn sleep(&mut self, interrupted: &AtomicU32) -> Result<(), Exit> {
         let mut patience = None;
         let mut looked = Instant::now();
@@ -336,9 +301,7 @@ impl SpaceProcess {
             if is_time {
                 looked = Instant::now();
                 // A program may have lied about whether the runner sleeps.
-                if !self.mapper.is_busy() {
-                    wake(self.word(control::GO));
-                }
+                wake(self.word(control::GO));
                 if self.kick.is_kicked() {
                     self.kick.signal();
                     let patience = patience.get_or_insert_with(|| Patience::new(self.number));
@@ -355,9 +318,6 @@ impl SpaceProcess {
                     self.kicker().kick();
                 }
                 sleep_on(self.done_word(), done, LOOK);
-            }
-            if self.done() != self.turn && self.mapper.is_busy() && self.mapper.has_result() {
-                self.finish_chain()?;
             }
         }
     }
