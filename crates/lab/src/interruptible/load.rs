@@ -11,6 +11,7 @@ use std::path::Path;
 use tollgate_machine::config::{
     DriveOptions, Format, MIB, NetworkKind, NetworkOptions, UserOptions, VmConfig,
 };
+use tollgate_network::Rules;
 
 /// The program that receives datagrams from the host.
 pub(super) const DATAGRAMS: Program = Program {
@@ -151,7 +152,11 @@ impl Load {
             format: Some(Format::Raw),
             ..DriveOptions::new(self.disk.path())
         };
-        let network = NetworkOptions::new(NetworkKind::User(UserOptions::default()));
+        // The guest asks a port of this host for the flood.
+        let network = NetworkOptions::new(NetworkKind::User(UserOptions {
+            rules: Rules::open(),
+            ..UserOptions::default()
+        }));
         VmConfig {
             drives: vec![drive],
             networks: vec![network],

@@ -97,7 +97,7 @@ fn commands_that_are_missing_or_unknown_are_refused() {
     );
     refused(
         &["lab", "dance"],
-        "unknown command 'dance': expected list, show, all, report, vif, shadow, icache or interruptible; try 'tollgate lab --help'",
+        "unknown command 'dance': expected list, show, all, report, vif, shadow, icache, interruptible or native; try 'tollgate lab --help'",
     );
 }
 

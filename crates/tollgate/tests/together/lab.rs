@@ -545,7 +545,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["dance"],
-            "unknown command 'dance': expected list, show, all, report, vif, shadow, icache or interruptible; try 'tollgate lab --help'",
+            "unknown command 'dance': expected list, show, all, report, vif, shadow, icache, interruptible or native; try 'tollgate lab --help'",
         ),
     ] {
         let output = lab(words);

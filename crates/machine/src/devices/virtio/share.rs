@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_share::protocol::{Header, IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER, opcode};
-use tollgate_share::{SavedSession, Request, RequestCounts, Server, ShareOptions, ShareThreads};
+use tollgate_share::{Request, RequestCounts, SavedSession, Server, ShareOptions, ShareThreads};
 
 /// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
 /// that it forgets, and of the queue of all others. The driver's largest request is a little
