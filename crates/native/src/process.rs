@@ -87,6 +87,11 @@ impl SpaceProcess {
         self.number
     }
 
+    /// The processor time that the process has used.
+    pub fn processor_time(&self) -> Duration {
+        host::processor_time(self.number)
+    }
+
     /// Queues a mapping of guest RAM, in place of what is there.
     pub fn map(&mut self, address: u64, length: u64, ram_offset: u64, rights: Rights) {
         self.push(Command::Map {

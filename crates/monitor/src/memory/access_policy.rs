@@ -7,6 +7,7 @@
 //! space returns to accesses by look-up, and must run longer than before to earn windows again. So
 //! no program loses more than a limited share of its time.
 
+use crate::memory::native_account::{NativeAccount, NativeWork};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
@@ -74,15 +75,6 @@ const EARNED_AFTER_AT_MOST: u64 = 20_000_000_000;
 const SHARE: u64 = 4;
 /// Nanoseconds that windows may cost in addition, from the start.
 const ADVANCE: u64 = 5_000_000;
-/// Nanoseconds that a space must run translated to run natively the first time. Its process must
-/// then be given all pages that the program uses.
-const EARNED_NATIVE_AFTER: u64 = 12_000_000;
-/// Nanoseconds that it costs to enter a program, to leave it, and to do what it has left for.
-const ENTRY_COST: u64 = 16_000;
-/// Nanoseconds that entries may cost in addition, from the start.
-const NATIVE_ADVANCE: u64 = 2_000_000;
-/// Entries of a program between two looks at what they have cost.
-const ENTRIES_BETWEEN_LOOKS: u32 = 64;
 /// Maximum number of spaces that have accounts.
 const MOST_SPACES: usize = 256;
 
@@ -98,12 +90,8 @@ struct Account {
     /// Nanoseconds that the space must run to earn windows.
     earned_after: u64,
     is_direct: bool,
-    /// Nanoseconds that the space has run translated since it last ran natively.
-    ran_translated: u64,
-    /// Nanoseconds that it must run translated to run natively.
-    native_after: u64,
-    /// Since when the space has run natively.
-    native: Option<NativeAccount>,
+    /// Whether its programs run natively.
+    native: NativeAccount,
     /// Whether the programs of the space use only parts that an anchor leads to, and not the first
     /// part.
     is_common: bool,
@@ -116,9 +104,7 @@ impl Account {
         filled: 0,
         earned_after: EARNED_AFTER,
         is_direct: false,
-        ran_translated: 0,
-        native_after: EARNED_NATIVE_AFTER,
-        native: None,
+        native: NativeAccount::NEW,
         is_common: true,
     };
 
@@ -151,50 +137,10 @@ impl Account {
         let earned_after = (self.earned_after * LONGER).min(EARNED_AFTER_AT_MOST);
         *self = Self {
             earned_after,
-            ran_translated: self.ran_translated,
-            native_after: self.native_after,
             native: self.native,
             ..Self::NEW
         };
     }
-
-    /// Lets the space run natively if it has earned that now. Returns whether it did.
-    fn earns_native(&mut self) -> bool {
-        let earns = self.native.is_none() && self.ran_translated >= self.native_after;
-        if earns {
-            self.native = Some(NativeAccount::default());
-        }
-        earns
-    }
-
-    /// Follows an entry of the space's program. Returns whether the space is translated from now on,
-    /// because entries have cost too much.
-    fn enters(&mut self) -> bool {
-        let Some(native) = &mut self.native else {
-            return false;
-        };
-        native.entries += 1;
-        if !native.entries.is_multiple_of(ENTRIES_BETWEEN_LOOKS) {
-            return false;
-        }
-        let cost = u64::from(native.entries) * ENTRY_COST;
-        if cost <= NATIVE_ADVANCE + native.ran / SHARE {
-            return false;
-        }
-        self.native = None;
-        self.ran_translated = 0;
-        self.native_after = (self.native_after * LONGER).min(EARNED_AFTER_AT_MOST);
-        true
-    }
-}
-
-/// The account of a space while its programs run natively.
-#[derive(Clone, Copy, Default, Debug)]
-struct NativeAccount {
-    /// Nanoseconds that the space has run.
-    ran: u64,
-    /// How often its programs were entered.
-    entries: u32,
 }
 
 /// A moment by the two counters that accounts are kept in, both counted since the start.
@@ -269,12 +215,9 @@ impl Accounts {
         let filled = now.fills.saturating_sub(self.since.fills);
         self.since = now;
         let account = self.account();
-        match &mut account.native {
-            Some(native) => native.ran += ran,
-            None => {
-                account.ran += ran;
-                account.ran_translated += ran;
-            }
+        if !account.native.is_native() {
+            account.ran += ran;
+            account.native.ran_translated(ran);
         }
         account.filled += filled;
     }
@@ -289,7 +232,7 @@ impl Accounts {
         self.add(now);
         self.root = root;
         let account = self.account();
-        if !keeps && !account.is_direct && account.native.is_none() {
+        if !keeps && !account.is_direct && !account.native.is_native() {
             *account = Account::NEW;
         }
     }
@@ -317,7 +260,7 @@ impl Accounts {
         match self.choice {
             MemoryAccess::Checked => Access::Checked,
             MemoryAccess::Adaptive => match self.accounts.get(&root) {
-                Some(account) if account.native.is_some() => Access::PartlyNative,
+                Some(account) if account.native.is_native() => Access::PartlyNative,
                 Some(account) if account.is_direct && account.is_common => self.anchored,
                 Some(account) if account.is_direct => Access::Direct,
                 _ => Access::Checked,
@@ -388,21 +331,13 @@ impl Accounts {
     /// Records that the loaded space's program is running translated. Returns whether it runs
     /// natively from now on. [`Self::earns`] has counted the time.
     pub(crate) fn earns_native(&mut self) -> bool {
-        self.user_code == UserCode::Adaptive && self.adapts() && self.account().earns_native()
+        self.user_code == UserCode::Adaptive && self.adapts() && self.account().native.earns()
     }
 
-    /// Records that the loaded space's program is entered natively at time `now`. Returns whether
-    /// it is translated from now on.
-    pub(crate) fn enters_native(&mut self, now: impl FnOnce() -> Moment) -> bool {
-        if self.user_code != UserCode::Adaptive || !self.adapts() {
-            return false;
-        }
-        let is_due = (self.account().native)
-            .is_some_and(|it| (it.entries + 1).is_multiple_of(ENTRIES_BETWEEN_LOOKS));
-        if is_due {
-            self.add(now());
-        }
-        self.account().enters()
+    /// Records that the loaded space's program is entered natively. `work` is what its process has
+    /// done since it began. Returns whether the program is translated from now on.
+    pub(crate) fn enters_native(&mut self, work: impl FnOnce() -> NativeWork) -> bool {
+        self.user_code == UserCode::Adaptive && self.adapts() && self.account().native.enters(work)
     }
 
     /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.
@@ -419,7 +354,7 @@ impl Accounts {
     pub(crate) fn refuse_native(&mut self) {
         self.user_code = UserCode::Translated;
         for account in self.accounts.values_mut() {
-            account.native = None;
+            account.native.refuse();
         }
     }
 
@@ -510,27 +445,24 @@ mod tests {
     }
 
     #[test]
-    fn a_space_runs_natively_while_it_seldom_enters_the_kernel() {
+    fn a_space_runs_natively_once_it_has_run_translated() {
         let mut accounts = adaptive().with_user_code(UserCode::Adaptive);
         accounts.load(1, true, at(0));
-        accounts.earns(at(11 * MS));
+        accounts.earns(at(5 * MS));
         assert!(!accounts.earns_native());
-        accounts.earns(at(12 * MS));
+        accounts.earns(at(6 * MS));
         assert!(accounts.earns_native());
         assert_eq!(accounts.access(), Access::PartlyNative);
-        let enter = |accounts: &mut Accounts, time: u64, often: u64| {
-            (0..often).any(|number| accounts.enters_native(|| at(time + number * MS / 10)))
-        };
-        // An entry each 100 us pays, one each 10 us does not.
-        assert!(!enter(&mut accounts, 12 * MS, 10_000));
-        let time = |number: u64| 1012 * MS + number * MS / 100;
-        let lost = (0..100_000).find(|&number| accounts.enters_native(|| at(time(number))));
-        let lost = time(lost.expect("too many entries"));
+        accounts.load(2, true, at(7 * MS));
         assert_ne!(accounts.access(), Access::PartlyNative);
-        accounts.earns(at(lost + 13 * MS));
-        assert!(!accounts.earns_native(), "now it takes longer");
-        accounts.earns(at(lost + 49 * MS));
-        assert!(accounts.earns_native());
+        accounts.load(1, true, at(8 * MS));
+        let mut work = NativeWork::default();
+        let mut enter = || {
+            work.entries += 1;
+            accounts.enters_native(|| work)
+        };
+        assert!((0..1000).any(|_| enter()), "it does nothing but enter");
+        assert_ne!(accounts.access(), Access::PartlyNative);
     }
 
     #[test]

@@ -101,6 +101,20 @@ impl FetchCache {
         holds.then_some(entry.fetch)
     }
 
+    /// The pages that programs of the loaded space were fetched from, in ascending order.
+    pub fn user_pages(&self) -> Vec<u64> {
+        const USER: u64 = 1;
+        let stamp = self.stamps[self.loaded.index()];
+        let is_it = |entry: &&Cached| {
+            entry.tag & USER != 0 && entry.tag != u64::MAX && entry.stamp == stamp
+        };
+        let mut pages: Vec<u64> = (self.entries.iter().filter(is_it))
+            .map(|entry| entry.tag >> 1)
+            .collect();
+        pages.sort_unstable();
+        pages
+    }
+
     /// Notes the physical page that code of a linear page is fetched from.
     pub fn fill(&mut self, page: u64, privilege: Privilege, fetch: Fetch) {
         let tag = tag_of(page, privilege);

@@ -321,6 +321,11 @@ impl Translations {
         self.fetches.look_up(linear.page(), privilege)
     }
 
+    /// The pages that programs of the loaded space were fetched from, in ascending order.
+    pub(crate) fn program_fetches(&self) -> Vec<u64> {
+        self.fetches.user_pages()
+    }
+
     /// Notes the physical page from which code of the page of `linear` is fetched. May forget other
     /// entries.
     pub fn fill_fetch(

@@ -226,7 +226,7 @@ impl GuestView {
 
     /// A page as a window may have it. `named` is the address that windows use for an address in
     /// the page, and `translation` is the translation of the latter.
-    fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
+    pub(super) fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
         let physical = translation.physical.page();
         let has_place = named.page() != PAGE_AT_4_GIB && self.has_file(physical, named);
         has_place.then(|| Run {

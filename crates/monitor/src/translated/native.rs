@@ -16,11 +16,15 @@
 pub(in crate::translated) mod code_pages;
 pub(in crate::translated) mod enter;
 pub(in crate::translated) mod faults;
+pub(in crate::translated) mod judgement;
 pub(in crate::translated) mod processes;
 pub(in crate::translated) mod registers;
 
 use self::code_pages::CodePages;
 use self::processes::Processes;
+use tollgate_tlb::SpaceNumber;
+use tollgate_x86::LinearAddress;
+use tollgate_x86::paging::AccessKind;
 
 /// What a processor knows of programs that run natively.
 #[derive(Default)]
@@ -29,8 +33,51 @@ pub(crate) struct Native {
     pub(in crate::translated) processes: Processes,
     /// Which pages of code run natively.
     pub(in crate::translated) code: CodePages,
+    /// Where programs leave for pages.
+    pub(in crate::translated) left_at: LeftAt,
+    /// The page that a guest's kernel was last asked for by a page fault of a program.
+    pub(in crate::translated) awaited: Option<Awaited>,
     /// Counts since the start.
     pub(crate) counts: NativeCounts,
+}
+
+/// A page that a program has asked its kernel for by a page fault.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::translated) struct Awaited {
+    /// The space of the program.
+    pub(in crate::translated) space: SpaceNumber,
+    /// The address of the instruction.
+    pub(in crate::translated) rip: u64,
+    /// What it accesses.
+    pub(in crate::translated) linear: LinearAddress,
+    pub(in crate::translated) kind: AccessKind,
+}
+
+/// How often programs have left at the same instruction for a page, in succession. If no mapping
+/// lets the instruction complete, because it needs more pages than can be mapped or the same page in
+/// two ways, it must be translated.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::translated) struct LeftAt {
+    rip: u64,
+    times: u32,
+}
+
+impl LeftAt {
+    /// The most pages that one instruction accesses, and its own two, twice.
+    const OFTEN: u32 = 16;
+
+    /// Notes that a program has left at `rip`. Returns whether it has done so too often.
+    fn again(&mut self, rip: u64) -> bool {
+        if rip != self.rip {
+            *self = Self { rip, times: 0 };
+        }
+        self.times += 1;
+        let is_too_often = self.times > Self::OFTEN;
+        if is_too_often {
+            self.times = 0;
+        }
+        is_too_often
+    }
 }
 
 impl Native {

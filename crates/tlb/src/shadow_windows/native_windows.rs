@@ -4,6 +4,7 @@ use super::native::{SharedNativeSpace, has_page, is_part, start_of_named};
 use super::window::Window;
 use super::{Run, ShadowWindows};
 use crate::derived::SpaceNumber;
+use crate::parts::HALF;
 use tollgate_x86::LinearAddress;
 
 impl ShadowWindows {
@@ -32,6 +33,18 @@ impl ShadowWindows {
             |window: &&Window| window.aside && is_part(window.part) && window.is_of(self.loaded);
         let window = self.windows.iter().find(is_it)?;
         Some(start_of_named(window.part))
+    }
+
+    /// The runs in windows of the loaded space's programs that translated code reaches.
+    pub fn program_runs(&self) -> Vec<Run> {
+        let is_it = |window: &&Window| {
+            let is_program = (0..HALF).contains(&window.part);
+            is_program && window.is_of(self.loaded) && !window.aside
+        };
+        let windows = self.windows.iter().filter(is_it);
+        windows
+            .flat_map(|window| window.runs.iter().copied())
+            .collect()
     }
 
     /// Takes away the address spaces of the host that belong to guest spaces `which` holds for.

@@ -97,6 +97,12 @@ impl Translations {
         windows.is_some_and(|windows| windows.native_has(linear))
     }
 
+    /// The runs of pages that translated code of the loaded space's program reaches by windows.
+    pub(crate) fn program_runs(&self) -> Vec<Run> {
+        let windows = self.long_tlb.windows();
+        windows.map_or_else(Vec::new, |windows| windows.program_runs())
+    }
+
     /// See [`ShadowWindows::set_native_space`](tollgate_tlb::ShadowWindows::set_native_space).
     pub(crate) fn set_program(&mut self, program: Option<SharedNativeSpace>) {
         self.long_tlb

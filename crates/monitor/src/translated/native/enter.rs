@@ -1,5 +1,6 @@
 //! Runs a program natively, and does what it has left for.
 
+use super::Awaited;
 use super::faults::Reached;
 use super::processes::{Program, locked};
 use super::registers::{
@@ -8,7 +9,7 @@ use super::registers::{
 use crate::execution::runner::{Extent, Runner};
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
-use crate::memory::access_policy::Moment;
+use crate::memory::windows::WindowsOf;
 use crate::translated::Translated;
 use std::sync::OnceLock;
 use tollgate_emulate::descriptor_table::{accessed_segment, read_descriptor};
@@ -52,18 +53,18 @@ impl<P: Platform> Running<'_, Translated, P> {
             // The space is another one than that which had earned to run natively.
             return Ok(true);
         }
-        let (platform, fills) = (&*self.platform, self.view.translations.fills());
-        let now = || Moment {
-            time: platform.now().0,
-            fills,
+        let space = self.view.translations.window_space();
+        let Some(program) = self.runner.native.processes.of(space).cloned() else {
+            return Ok(false);
         };
-        if self.runner.accounts.enters_native(now) {
+        if (self.runner.accounts).enters_native(|| locked(&program).work()) {
             self.processor().follow_access_choice();
             // The mode is formed again first.
             return Ok(true);
         }
+        self.map_awaited();
         self.runner.start_anew();
-        let Some((exit, selectors)) = self.enter_program() else {
+        let Some((exit, selectors)) = self.enter_program(&mut locked(&program)) else {
             return Ok(false);
         };
         if let Err(exception) = self.follow_segments(selectors) {
@@ -112,19 +113,21 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// Hands the registers to the process of the loaded space, and takes them back when the program
     /// has left. `None` means that the process does not take these registers.
-    fn enter_program(&mut self) -> Option<(Exit, Selectors)> {
-        let space = self.view.translations.window_space();
-        let program = self.runner.native.processes.of(space)?.clone();
-        let mut program = locked(&program);
+    fn enter_program(&mut self, program: &mut Program) -> Option<(Exit, Selectors)> {
         let Program {
-            process, vectors, ..
-        } = &mut *program;
+            process,
+            vectors,
+            entries,
+            pages,
+            ..
+        } = program;
         let offsets = host_offsets();
         let cpu = &self.runner.context.cpu;
         let mut state = to_program(cpu);
         store_vectors(cpu, offsets, vectors);
         process.write_vectors(vectors);
         self.runner.native.counts.entries += 1;
+        *entries += 1;
         self.ledger.enter_guest();
         let exit = process.run_until(&mut state, self.pending);
         self.ledger.leave_guest();
@@ -134,6 +137,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let cpu = &mut self.runner.context.cpu;
         from_program(cpu, &state);
+        *pages += u64::from(matches!(exit, Exit::PageFault { .. }));
         process.read_vectors(vectors);
         load_vectors(cpu, offsets, vectors);
         self.runner.registers_changed();
@@ -234,13 +238,46 @@ impl<P: Platform> Running<'_, Translated, P> {
         linear: LinearAddress,
         kind: AccessKind,
     ) -> Result<(), VcpuStop> {
-        let is_page_of_rip = self.runner.context.cpu.rip / PAGE_SIZE == linear.0 / PAGE_SIZE;
+        let rip = self.runner.context.cpu.rip;
+        let is_page_of_rip = rip / PAGE_SIZE == linear.0 / PAGE_SIZE;
+        // A page cannot be executed and stored to at the same time.
+        let stores_to_itself = is_page_of_rip && kind == AccessKind::Write;
+        if self.runner.native.left_at.again(rip) || stores_to_itself {
+            return self.step_translated();
+        }
         match self.processor().reach_natively(linear, kind) {
             Ok(Reached::Mapped) => Ok(()),
             Ok(Reached::Translated) if is_page_of_rip => Ok(()),
             // The instruction begins in a page that runs natively, and ends in one that does not.
             Ok(Reached::Translated | Reached::Not) => self.step_translated(),
-            Err(exception) => self.raise(exception),
+            Err(exception) => {
+                let space = self.view.translations.window_space();
+                self.runner.native.awaited = Some(Awaited {
+                    space,
+                    rip,
+                    linear,
+                    kind,
+                });
+                self.raise(exception)
+            }
+        }
+    }
+
+    /// Maps the page that the guest's kernel was asked for by a page fault, if the program is about to
+    /// access it again.
+    fn map_awaited(&mut self) {
+        let Some(awaited) = self.runner.native.awaited else {
+            return;
+        };
+        let cpu = &self.runner.context.cpu;
+        if awaited.space != self.view.translations.window_space() {
+            return;
+        }
+        self.runner.native.awaited = None;
+        let access = (awaited.linear, awaited.kind);
+        if awaited.rip == cpu.rip && self.view.accessed(cpu, access, WindowsOf::Native).is_some() {
+            // What cannot be mapped is reported by the access itself.
+            let _ = (self.processor()).reach_natively(awaited.linear, awaited.kind);
         }
     }
 }

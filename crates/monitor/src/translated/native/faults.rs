@@ -1,11 +1,13 @@
 //! Gives a program that runs natively the pages that it reaches.
 
-use super::code_pages::Fitness;
+use super::judgement::{Judgement, Starts};
 use crate::memory::guest_view::Target;
+use crate::memory::program_pages::CodePage;
 use crate::memory::windows::{PageAccess, WindowsOf};
 use crate::translated::processor::Processor;
 use tollgate_engine::engine::written_code::Moment;
 use tollgate_memory::gate::CodeWrite;
+use tollgate_tlb::shadow_windows::native;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
@@ -33,39 +35,67 @@ impl Processor<'_> {
     /// Whether code at an address, which is at a physical page, may run natively. From then on
     /// stores to the page are tested.
     fn may_run(&mut self, linear: LinearAddress, page: u64) -> bool {
-        let fitness = self.fitness(page);
-        if let Fitness::Fit { tail: Some(_), .. } = fitness
+        let judgement = self.judged(page);
+        if judgement.is_cut()
             && let Some(next) = self.code_page(linear.0.wrapping_add(PAGE_SIZE))
-            && fitness.reveals_with(next, self.runner.native.code.refused)
+            && judgement.reveals_with(self.judged(next), self.runner.native.code.refused)
         {
             return false;
         }
-        fitness.is_fit()
+        judgement.is_always_fit() || judgement.is_fit(self.starts(linear, page, judgement))
+    }
+
+    /// Where the first instruction of a page of code may begin.
+    fn starts(&mut self, linear: LinearAddress, page: u64, judgement: Judgement) -> Starts {
+        if !judgement.depends_on_start() {
+            return Starts::ALL;
+        }
+        let Some(before) = self.code_page(linear.0.wrapping_sub(PAGE_SIZE)) else {
+            return Starts::ALL;
+        };
+        self.judged(before);
+        let code = &mut self.runner.native.code;
+        code.starts(before, page, &self.view.memory)
     }
 
     /// Whether a page of code may be mapped after the page that precedes it.
     fn may_follow(&mut self, linear: LinearAddress, page: u64) -> bool {
         let before = self.code_page(linear.0.wrapping_sub(PAGE_SIZE));
-        let fitness = self.fitness(page);
-        before.is_none_or(|it| !it.reveals_with(fitness, self.runner.native.code.refused))
+        let judgement = self.judged(page);
+        before.is_none_or(|before| {
+            let before = self.judged(before);
+            !before.reveals_with(judgement, self.runner.native.code.refused)
+        })
     }
 
-    /// What is known of the page at an address, if the program may fetch from it.
-    fn code_page(&mut self, linear: u64) -> Option<Fitness> {
+    /// Unmaps the page of code that follows one that is mapped now, if it must not run natively after
+    /// this one.
+    fn follow_new_code(&mut self, linear: LinearAddress) {
+        let next = LinearAddress(linear.0.wrapping_add(PAGE_SIZE));
+        if let Some(page) = self.code_page(next.0)
+            && self.judged(page).depends_on_start()
+            && !self.may_run(next, page)
+        {
+            self.view.translations.unmap_executable(page);
+        }
+    }
+
+    /// The physical page of an address, if the program may fetch from it.
+    fn code_page(&mut self, linear: u64) -> Option<u64> {
         let cpu = &self.runner.context.cpu;
         let fetch = (LinearAddress(linear), AccessKind::Fetch);
         let found = self.view.accessed(cpu, fetch, WindowsOf::Native)?;
-        Some(self.fitness(found.physical.page()))
+        Some(found.physical.page())
     }
 
-    fn fitness(&mut self, page: u64) -> Fitness {
+    fn judged(&mut self, page: u64) -> Judgement {
         let code = &mut self.runner.native.code;
         let is_known = code.is_known(page);
-        let fitness = code.fitness(page, &self.view.memory);
+        let judgement = code.judged(page, &self.view.memory);
         if !is_known {
             self.view.watch_for_code(page);
         }
-        fitness
+        judgement
     }
 
     /// Whether the loaded space has a process for its programs, which is started if it has none.
@@ -83,6 +113,7 @@ impl Processor<'_> {
                 native.counts.processes += 1;
                 native.code.set_refused(refused);
                 self.view.translations.set_program(Some(program));
+                self.map_known();
                 true
             }
             Err(error) => {
@@ -92,6 +123,29 @@ impl Processor<'_> {
                 false
             }
         }
+    }
+
+    /// Maps what the loaded space's program was seen to use while it was translated.
+    fn map_known(&mut self) {
+        let cpu = &self.runner.context.cpu;
+        let code = self.view.known_code(cpu);
+        let code = self.fit_pages(code);
+        let cpu = &self.runner.context.cpu;
+        self.view.map_code(cpu, code);
+        self.view.map_known_data(cpu);
+    }
+
+    /// Those of some pages of code that may run natively.
+    fn fit_pages(&mut self, mut pages: Vec<CodePage>) -> Vec<CodePage> {
+        pages.retain(|page| {
+            let (linear, physical) = (page.linear, page.walk.physical.page());
+            let is_fit = self.may_run(linear, physical) && self.may_follow(linear, physical);
+            if is_fit {
+                self.follow_new_code(linear);
+            }
+            is_fit
+        });
+        pages
     }
 
     /// Ends the process of the loaded space, whose state is no longer known.
@@ -173,25 +227,21 @@ impl Processor<'_> {
 
     /// Maps the page of a program's code and its neighbours, as far as they may run natively.
     fn map_code(&mut self, linear: LinearAddress) -> Reached {
-        let mut mapped = Vec::new();
         let cpu = &self.runner.context.cpu;
         let pages = self.view.code_around(cpu, linear);
-        let mut may_run = true;
-        for page in pages {
-            let (at, physical) = (page.linear, page.walk.physical.page());
-            if self.may_run(at, physical) && self.may_follow(at, physical) {
-                mapped.push(page);
-            } else if page.holds(linear) {
-                may_run = false;
-            }
+        let has_page = |pages: &[CodePage]| pages.iter().any(|page| page.holds(linear));
+        if !has_page(&pages) {
+            return Reached::Not;
         }
-        if !may_run {
+        let pages = self.fit_pages(pages);
+        if !has_page(&pages) {
             return Reached::Translated;
         }
         let cpu = &self.runner.context.cpu;
-        match self.view.map_code(cpu, linear, mapped) {
-            true => Reached::Mapped,
-            false => Reached::Not,
+        self.view.map_code(cpu, pages);
+        match self.view.translations.window_run(native::named(linear)) {
+            Some(run) if run.executable => Reached::Mapped,
+            _ => Reached::Not,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The processes that run programs: one for each address space that is kept.
 
 use super::code_pages::Refused;
+use crate::memory::native_account::NativeWork;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -24,6 +25,9 @@ pub(in crate::translated) struct Program {
     pub(in crate::translated) vectors: Vec<u8>,
     /// The file of guest RAM that the process has.
     ram: RawFd,
+    /// How often programs were entered, and how often a page was missing.
+    pub(in crate::translated) entries: u64,
+    pub(in crate::translated) pages: u64,
 }
 
 impl std::fmt::Debug for Program {
@@ -46,7 +50,19 @@ impl Program {
             process,
             vectors,
             ram: ram.as_raw_fd(),
+            entries: 0,
+            pages: 0,
         })
+    }
+
+    /// What the process has done since it was started.
+    pub(in crate::translated) fn work(&self) -> NativeWork {
+        let time = self.process.processor_time();
+        NativeWork {
+            ran: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            entries: self.entries,
+            pages: self.pages,
+        }
     }
 }
 
