@@ -44,6 +44,10 @@ const KNOWN: [(&str, &str); 8] = [
     ),
     ("amd_pstate", "it cannot set the host's frequency"),
     (
+        linux::RETBLEED,
+        "Linux says it on some models of Intel's that have no IBRS",
+    ),
+    (
         "Fast TSC calibration failed",
         "if the host is busy: the kernel has other ways",
     ),
