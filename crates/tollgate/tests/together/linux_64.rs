@@ -30,7 +30,7 @@ const SUSPICIOUS: [&str; 16] = [
 ];
 
 /// Suspicious lines that are allowed. The first ones also occur in a boot on QEMU 7.2.
-const KNOWN: [(&str, &str); 8] = [
+const KNOWN: [(&str, &str); 9] = [
     (
         "and report a bug",
         "on QEMU, too: advice about the PCI host bridge",
