@@ -31,7 +31,7 @@ pub use tollgate_network::{
     HostForward, MacAddress, NetworkKind, NetworkOptions, RefusalLines, Refused, RefusedList, Rule,
     Rules, Transport, UserOptions, VsockOptions,
 };
-pub use tollgate_share::ShareOptions;
+pub use tollgate_share::{SecurityModel, ShareOptions, ShareProtocol};
 pub use tollgate_x86::Paravirtual;
 
 /// The number of bytes in a mebibyte.

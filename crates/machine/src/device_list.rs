@@ -46,7 +46,7 @@ use std::io::Write;
 use tollgate_disk::DiskError;
 use tollgate_memory::PhysicalLayout;
 use tollgate_network::{Backend, MacAddress, NetworkError};
-use tollgate_share::{Server, ShareError};
+use tollgate_share::ShareError;
 
 /// A resource of the host that a device needs cannot be used. Prints as one line.
 #[derive(Debug)]
@@ -282,13 +282,7 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         devices.push(Box::new(Balloon));
     }
     for options in &config.shares {
-        let server = Server::open(options).map_err(BackEndError::Share)?;
-        let share = Share::new(&options.tag, server).map_err(|error| {
-            BackEndError::Share(ShareError {
-                path: options.path.clone(),
-                why: format!("no threads for it: {error}"),
-            })
-        })?;
+        let share = Share::open(options).map_err(BackEndError::Share)?;
         devices.push(Box::new(share));
     }
     if !config.ports.is_empty() {

@@ -66,7 +66,8 @@ impl Server {
         self.forget(header, input).ok()
     }
 
-    fn answer_at_once(
+    /// Answers a request whose header has been read, if that needs no wait.
+    pub(crate) fn answer_at_once(
         &self,
         header: &Header,
         input: Input<'_>,

@@ -18,6 +18,15 @@ use std::sync::Arc;
 /// The maximum number of bytes that are copied by one request, because the thread serves other
 /// requests, too.
 const MAX_COPY: u64 = 64 << 20;
+
+/// Where data is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) offset: u64,
+    /// Whether the data goes to the end of the file, wherever that is.
+    pub(crate) appends: bool,
+}
+
 impl Server {
     /// Opens a regular file that the guest knows. Flags that the guest's kernel implements itself
     /// (O_APPEND, O_DIRECT, and O_SYNC by FSYNC) are not passed to the host.
@@ -97,7 +106,7 @@ impl Server {
     }
 
     /// Returns an open regular file.
-    fn file(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+    pub(crate) fn file(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         let handle = self.handles.get(number)?;
         match handle.inode.kind {
             FileType::Directory => Err(Errno::ISDIR),
@@ -163,12 +172,12 @@ impl Server {
     ) -> Answer {
         self.check_writable()?;
         let handle = self.file(input.u64()?)?;
-        let (mut place, size) = (position(input.u64()?)?, input.u32()? as usize);
+        let (offset, size) = (input.u64()?, input.u32()? as usize);
         let write_flags = input.u32()?;
         let _lock_owner = input.u64()?;
         let flags = OFlags::from_bits_retain(input.u32()?);
         input.u32()?;
-        let mut data = input.bytes(size)?;
+        let data = input.bytes(size)?;
         let is_from_cache = write_flags & WRITE_FROM_CACHE != 0;
         let kills = write_flags & WRITE_KILL_SUIDGID != 0;
         // Bytes from the guest's page cache belong to no user: the guest's kernel has checked the
@@ -177,21 +186,41 @@ impl Server {
             uid: if is_from_cache { 0 } else { header.uid },
             ..*header
         };
-        self.content_changes(&writer, &handle.inode, kills)?;
         let appends = flags.contains(OFlags::APPEND) && !is_from_cache;
-        let mut written = 0;
+        let place = Place {
+            offset: position(offset)?,
+            appends,
+        };
+        let written = self.write_data(&writer, &handle, place, data, kills)?;
+        output.u32(written as u32);
+        output.u32(0);
+        Ok(())
+    }
+
+    /// Writes data to an open file for a user, and returns how many bytes were written. `kills` is
+    /// set if the guest's kernel requests that set-user-ID and set-group-ID are cleared.
+    pub(crate) fn write_data(
+        &self,
+        writer: &Header,
+        handle: &Handle,
+        place: Place,
+        mut data: &[u8],
+        kills: bool,
+    ) -> Result<usize, Errno> {
+        self.content_changes(writer, &handle.inode, kills)?;
+        let (mut offset, mut written) = (place.offset, 0);
         while !data.is_empty() {
             let fd = handle.fd()?;
-            let count = if appends {
-                rustix::io::pwritev2(fd, &[IoSlice::new(data)], place, ReadWriteFlags::APPEND)
+            let count = if place.appends {
+                rustix::io::pwritev2(fd, &[IoSlice::new(data)], offset, ReadWriteFlags::APPEND)
             } else {
-                rustix::io::pwrite(fd, data, place)
+                rustix::io::pwrite(fd, data, offset)
             };
             match count {
                 Ok(0) => break,
                 Ok(count) => {
                     written += count;
-                    place += count as u64;
+                    offset += count as u64;
                     data = data.get(count..).unwrap_or_default();
                 }
                 Err(Errno::INTR) => {}
@@ -200,9 +229,7 @@ impl Server {
                 Err(error) => return Err(error),
             }
         }
-        output.u32(written as u32);
-        output.u32(0);
-        Ok(())
+        Ok(written)
     }
 
     pub(crate) fn fsync(&self, mut input: Input<'_>) -> Answer {
@@ -288,7 +315,7 @@ impl Server {
 }
 
 /// Checks a position in a file, which must be less than 2^63.
-fn position(offset: u64) -> Result<u64, Errno> {
+pub(crate) fn position(offset: u64) -> Result<u64, Errno> {
     i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     Ok(offset)
 }

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -364,6 +365,19 @@ impl Inodes {
             numbers.open.push_back(number);
         }
         Ok((inode, stat))
+    }
+
+    /// Returns the directory and the name by which a file was last seen.
+    ///
+    /// # Errors
+    /// ESTALE: there is no such file; EBUSY: it is the root.
+    pub fn name(&self, number: u64) -> Result<(u64, Vec<u8>), Errno> {
+        if number == ROOT {
+            return Err(Errno::BUSY);
+        }
+        let inode = self.get(number)?;
+        let state = inode.state();
+        Ok((state.parent, state.name.as_bytes().to_vec()))
     }
 
     /// Records the new name of a file, by which it will be opened.

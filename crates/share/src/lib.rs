@@ -1,9 +1,10 @@
 //! Shared directories of the host: a server of the FUSE protocol (as virtio-fs carries it) over
-//! byte buffers, with threads of its own.
+//! byte buffers, with threads of its own; and one of 9P2000.L, whose messages are taken apart into
+//! the same requests.
 //!
 //! ```text
 //!   ShareOptions -- Server::open --> Server::handle(request) -> reply
-//!                                      |  names, attributes, files, directories, xattrs
+//!    NineServer::handle(message) --^   |  names, attributes, files, directories, xattrs
 //!                                      |  inodes: number -> O_PATH descriptor
 //!                                      |  owner: who owns a file, in the guest's eyes
 //!   ShareThreads: requests in, replies out; or at once, where nothing is waited for
@@ -22,6 +23,7 @@
 pub mod counts;
 pub mod inodes;
 pub mod limits;
+pub mod nine;
 pub mod options;
 pub mod owner;
 pub mod protocol;
@@ -39,11 +41,14 @@ mod handles;
 mod listing;
 mod names;
 mod patience;
+mod service;
 mod session;
 mod unopened;
 
 pub use counts::RequestCounts;
-pub use options::{ShareError, ShareOptions};
+pub use nine::NineServer;
+pub use options::{SecurityModel, ShareError, ShareOptions, ShareProtocol};
 pub use server::Server;
+pub use service::{RequestSizes, Service};
 pub use session::SavedSession;
 pub use threads::{Outcome, Request, ShareThreads};

@@ -4,6 +4,29 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
+/// The protocol by which a guest mounts a share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum ShareProtocol {
+    /// FUSE requests over virtio-fs: `mount -t virtiofs`.
+    #[default]
+    VirtioFs,
+    /// 9P2000.L messages over virtio: `mount -t 9p -o trans=virtio`.
+    NineP,
+}
+
+/// Where owners and special mode bits that the guest wants are kept: QEMU's `security_model`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum SecurityModel {
+    /// In an extended attribute of the file (`mapped-xattr`): see [`owner`](crate::owner).
+    #[default]
+    Mapped,
+    /// In the host's file, as far as the host permits that to this process; what it refuses is
+    /// ignored (`none`). Set-user-ID and set-group-ID are never given to the host's file.
+    None,
+    /// In the host's file; what the host refuses is an error of the guest (`passthrough`).
+    Passthrough,
+}
+
 /// A directory of the host that a guest can mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShareOptions {
@@ -29,6 +52,10 @@ pub struct ShareOptions {
     /// Whether the guest sees no extended attributes. Its kernel learns that from the first request
     /// and sends no others.
     pub hides_attributes: bool,
+    /// The protocol by which the guest mounts the share.
+    pub protocol: ShareProtocol,
+    /// Where owners are kept. Models other than [`SecurityModel::Mapped`] imply `keeps_owners`.
+    pub security: SecurityModel,
 }
 
 impl ShareOptions {
@@ -48,6 +75,8 @@ impl ShareOptions {
             reads_unopened: false,
             lists_unopened: false,
             hides_attributes: false,
+            protocol: ShareProtocol::VirtioFs,
+            security: SecurityModel::Mapped,
         }
     }
 

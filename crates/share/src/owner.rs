@@ -16,11 +16,16 @@
 //!   host's mode is the one that was stored with it, so that a chmod on the host is visible.
 //! - If no attribute can be stored (for symbolic links, and on some file systems), the request
 //!   succeeds without effect, as with many network file systems.
+//!
+//! With another [`SecurityModel`] than `Mapped`, nothing is stored: owners and modes are those of the
+//! host's files, and a change is made there.
 
 use crate::inodes::{Inode, Inodes, kind, path_of};
+use crate::options::SecurityModel;
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, FileType, Mode, Stat, XattrFlags};
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
 use std::sync::{Mutex, PoisonError};
 
 /// The attribute: `UID GID MODE HOSTMODE`, with octal modes without the file's type.
@@ -68,6 +73,8 @@ pub struct Owners {
     gid: u32,
     /// Whether the user's own files appear as those of the guest's root.
     is_root: bool,
+    /// Where the guest's wishes are kept.
+    security: SecurityModel,
     /// The mode bits that the process clears in files that it creates.
     umask: u32,
     /// Held while a file temporarily has another mode.
@@ -77,7 +84,7 @@ pub struct Owners {
 impl Owners {
     /// Determines the owners for this process. Its own files appear as those of the guest's root
     /// unless it keeps owners.
-    pub fn of_process(keeps_owners: bool) -> Self {
+    pub fn of_process(keeps_owners: bool, security: SecurityModel) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let umask = status
             .lines()
@@ -86,7 +93,8 @@ impl Owners {
         Self {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            is_root: !keeps_owners,
+            is_root: !keeps_owners && security == SecurityModel::Mapped,
+            security,
             // The value is unknown, so the mode is always set again.
             umask: umask.unwrap_or(0o777),
             opened: Mutex::new(()),
@@ -103,10 +111,42 @@ impl Owners {
         }
     }
 
-    const fn can_keep(&self, stat: &Stat) -> bool {
+    fn can_keep(&self, stat: &Stat) -> bool {
         let is_kept_kind =
             stat.st_mode & 0o170_000 == 0o100_000 || stat.st_mode & 0o170_000 == 0o040_000;
-        stat.st_uid == self.uid && is_kept_kind
+        self.security == SecurityModel::Mapped && stat.st_uid == self.uid && is_kept_kind
+    }
+
+    /// Returns the bits of a mode that the host's file gets.
+    const fn host_mode(&self, mode: u32) -> u32 {
+        match self.security {
+            SecurityModel::Passthrough => mode,
+            SecurityModel::Mapped | SecurityModel::None => mode & !SET_ID,
+        }
+    }
+
+    /// Gives the host's file another owner, without following a symbolic link. With
+    /// [`SecurityModel::None`] a refusal of the host is ignored.
+    fn give(&self, fd: impl AsFd, before: Ownership, after: Ownership) -> Result<(), Errno> {
+        let changed = |old: u32, new: u32| (new != old).then_some(new);
+        let (uid, gid) = (
+            changed(before.uid, after.uid),
+            changed(before.gid, after.gid),
+        );
+        if uid.is_none() && gid.is_none() {
+            return Ok(());
+        }
+        let given = rustix::fs::chownat(
+            CWD,
+            path_of(fd),
+            uid.map(Uid::from_raw),
+            gid.map(Gid::from_raw),
+            rustix::fs::AtFlags::empty(),
+        );
+        match (given, self.security) {
+            (Err(_), SecurityModel::None) => Ok(()),
+            (given, _) => given,
+        }
     }
 
     /// Returns owner and mode as the guest sees them.
@@ -178,16 +218,19 @@ impl Owners {
         if after == before {
             return Ok(());
         }
+        if self.security != SecurityModel::Mapped {
+            self.give(&fd, before, after)?;
+        }
         if kind(&stat) == FileType::Symlink {
             return Ok(());
         }
-        if stat.st_uid != self.uid {
+        if stat.st_uid != self.uid && self.security == SecurityModel::Mapped {
             return Err(Errno::PERM);
         }
         let host_mode = if after.mode == before.mode {
             stat.st_mode & MODE_BITS
         } else {
-            after.mode & !SET_ID
+            self.host_mode(after.mode)
         };
         let mut target = stat;
         target.st_mode = stat.st_mode & !MODE_BITS | host_mode;
@@ -295,7 +338,8 @@ impl Owners {
         }
     }
 
-    /// Returns the mode with which the host creates a file.
+    /// Returns the mode with which the host creates a file. Further bits are set once it has its
+    /// owner.
     pub const fn creation_mode(wanted: Ownership) -> Mode {
         Mode::from_raw_mode(wanted.mode & !SET_ID)
     }
@@ -305,10 +349,13 @@ impl Owners {
     /// # Errors
     /// An error of the host.
     pub fn settle_new(&self, fd: impl AsFd, stat: &Stat, wanted: Ownership) -> Result<(), Errno> {
+        if self.security != SecurityModel::Mapped {
+            self.give(&fd, self.plain(stat), wanted)?;
+        }
         if kind(stat) == FileType::Symlink {
             return Ok(());
         }
-        let host_mode = wanted.mode & !SET_ID;
+        let host_mode = self.host_mode(wanted.mode);
         let has_other_mode = stat.st_mode & MODE_BITS != host_mode;
         if has_other_mode || host_mode & self.umask != 0 {
             rustix::fs::chmodat(

@@ -176,6 +176,26 @@ impl<'a> Input<'a> {
         Ok(taken)
     }
 
+    /// Takes the next byte.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn u8(&mut self) -> Result<u8, Errno> {
+        let (byte, left) = self.0.split_first().ok_or(Errno::INVAL)?;
+        self.0 = left;
+        Ok(*byte)
+    }
+
+    /// Takes the next 16-bit number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn u16(&mut self) -> Result<u16, Errno> {
+        let (bytes, left) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = left;
+        Ok(u16::from_le_bytes(*bytes))
+    }
+
     /// Takes the next 32-bit number.
     ///
     /// # Errors

@@ -46,6 +46,8 @@ pub struct Server {
     pub(crate) reads_unopened: AtomicBool,
     /// Whether the guest's kernel reads directories without opening them.
     pub(crate) lists_unopened: AtomicBool,
+    /// Whether the guest has a session: it has sent INIT.
+    mounted: AtomicBool,
 }
 
 impl Server {
@@ -73,18 +75,29 @@ impl Server {
             options: options.clone(),
             inodes,
             handles: Handles::default(),
-            owners: Owners::of_process(options.keeps_owners),
+            owners: Owners::of_process(options.keeps_owners, options.security),
             unopened: Unopened::default(),
             unopened_directories: Unopened::default(),
             patience: Patience::default(),
             reads_unopened: AtomicBool::new(false),
             lists_unopened: AtomicBool::new(false),
+            mounted: AtomicBool::new(false),
         })
     }
 
     /// Returns how many files the guest knows.
     pub fn known_files(&self) -> usize {
         self.inodes.count()
+    }
+
+    /// Whether the guest has a session: it has mounted the share.
+    pub fn is_mounted(&self) -> bool {
+        self.mounted.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the guest begins or ends a session.
+    pub fn note_mounted(&self, is_mounted: bool) {
+        self.mounted.store(is_mounted, Ordering::Relaxed);
     }
 
     /// Forgets all files that the guest knows and has opened, because the guest has gone.
@@ -129,7 +142,8 @@ impl Server {
         }
     }
 
-    fn answer(&self, header: &Header, input: Input<'_>, output: &mut Output) -> Answer {
+    /// Answers a request whose header has been read.
+    pub(crate) fn answer(&self, header: &Header, input: Input<'_>, output: &mut Output) -> Answer {
         match header.opcode {
             opcode::INIT => self.init(input, output),
             opcode::DESTROY => {
@@ -185,6 +199,7 @@ impl Server {
             return Err(Errno::PROTO);
         }
         self.reset();
+        self.note_mounted(true);
         let reads_unopened = self.options.reads_unopened
             && self.options.readonly
             && offered & init_flag::NO_OPEN_SUPPORT != 0;

@@ -50,6 +50,8 @@ impl Server {
             .store(session.reads_unopened, Ordering::Relaxed);
         self.lists_unopened
             .store(session.lists_unopened, Ordering::Relaxed);
-        self.inodes.adopt(&session.files)
+        let is_resumed = self.inodes.adopt(&session.files);
+        self.note_mounted(is_resumed);
+        is_resumed
     }
 }

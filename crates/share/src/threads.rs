@@ -1,6 +1,6 @@
 //! The threads of a share, which take requests, in any order, and return replies.
 
-use crate::server::Server;
+use crate::service::Service;
 use crate::session::SavedSession;
 use std::collections::VecDeque;
 use std::io;
@@ -57,42 +57,6 @@ struct Shared {
     has_failed: AtomicBool,
 }
 
-/// Answers requests: a server, or a substitute in tests.
-trait Service: Send + Sync {
-    /// Answers a request with at most `capacity` bytes. An empty answer means that there is none.
-    fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8>;
-    /// Answers a request if that needs no wait.
-    fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>>;
-    /// Forgets all files that the guest knows.
-    fn reset(&self);
-    /// Returns the guest's session if it can be saved.
-    fn saved_session(&self) -> Option<SavedSession>;
-    /// Continues a saved session. Returns false if that is impossible.
-    fn resume(&self, session: &SavedSession) -> bool;
-}
-
-impl Service for Server {
-    fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8> {
-        self.handle(request, capacity)
-    }
-
-    fn handle_at_once(&self, request: &[u8], capacity: usize) -> Option<Vec<u8>> {
-        self.handle_at_once(request, capacity)
-    }
-
-    fn reset(&self) {
-        self.reset();
-    }
-
-    fn saved_session(&self) -> Option<SavedSession> {
-        self.saved_session()
-    }
-
-    fn resume(&self, session: &SavedSession) -> bool {
-        self.resume(session)
-    }
-}
-
 impl Shared {
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,7 +78,7 @@ impl Shared {
                 Err(_) => self.has_failed.store(true, Ordering::Relaxed),
             }
         }
-        Server::failed(bytes, capacity)
+        service.failed(bytes, capacity)
     }
 
     /// Makes the server forget while no thread works on a request.
@@ -136,11 +100,7 @@ impl ShareThreads {
     ///
     /// # Errors
     /// The host starts no thread.
-    pub fn start(server: Server, done: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
-        Self::with_service(Arc::new(server), done)
-    }
-
-    fn with_service(
+    pub fn start(
         server: Arc<dyn Service>,
         done: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -183,8 +143,9 @@ impl ShareThreads {
         })
     }
 
-    /// Hands a request to a thread. Never waits.
+    /// Hands a request to a thread. Never waits. Tags count up.
     pub fn send(&self, request: Request) {
+        self.server.begin(request.tag, &request.bytes);
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.work().waiting.push_back(request);
         self.shared.arrived.notify_one();
@@ -203,14 +164,24 @@ impl ShareThreads {
         self.shared.pending.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the guest's session if it can be saved, as [`Server::saved_session`] does.
+    /// Returns the kind of FUSE request under which a request is counted.
+    pub fn counted_as(&self, request: &[u8]) -> u32 {
+        self.server.counted_as(request)
+    }
+
+    /// Whether the guest has a session, by which it knows files.
+    pub fn is_mounted(&self) -> bool {
+        self.server.is_mounted()
+    }
+
+    /// Returns the guest's session if it can be saved, as [`Server::saved_session`](crate::Server::saved_session) does.
     pub fn saved_session(&self) -> Option<SavedSession> {
         (!self.has_pending_work())
             .then(|| self.server.saved_session())
             .flatten()
     }
 
-    /// Continues a saved session, as [`Server::resume`] does.
+    /// Continues a saved session, as [`Server::resume`](crate::Server::resume) does.
     pub fn resume(&self, session: &SavedSession) -> bool {
         self.server.resume(session)
     }
@@ -261,6 +232,7 @@ fn serve(server: &dyn Service, shared: &Shared, done: &(dyn Fn() + Send + Sync))
         let is_first = outcomes.is_empty();
         outcomes.push_back(outcome);
         drop(outcomes);
+        server.end(request.tag);
         let mut work = shared.work();
         work.busy -= 1;
         if work.busy == 0 && std::mem::take(&mut work.reset_wanted) {
@@ -277,6 +249,7 @@ fn serve(server: &dyn Service, shared: &Shared, done: &(dyn Fn() + Send + Sync))
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Server;
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
@@ -299,6 +272,18 @@ mod tests {
             (request[4..8] == READ.to_le_bytes()).then(|| self.handle(request, capacity))
         }
 
+        fn failed(&self, request: &[u8], capacity: usize) -> Vec<u8> {
+            Server::failed(request, capacity)
+        }
+
+        fn counted_as(&self, _: &[u8]) -> u32 {
+            0
+        }
+
+        fn is_mounted(&self) -> bool {
+            false
+        }
+
         fn reset(&self) {}
 
         fn saved_session(&self) -> Option<SavedSession> {
@@ -315,7 +300,7 @@ mod tests {
         let done = move || {
             let _ = say.send(());
         };
-        let threads = ShareThreads::with_service(Arc::new(Faulty), done).unwrap();
+        let threads = ShareThreads::start(Arc::new(Faulty), done).unwrap();
         (threads, said)
     }
 

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::ShareOptions;
+use tollgate_machine::config::{SecurityModel, ShareOptions, ShareProtocol};
 
 /// The form of a share, for messages.
-const FORM: &str = "DIR[:TAG][,ro|rw][,cache=SECONDS][,owners=root|host]";
+const FORM: &str = "DIR[:TAG][,ro|rw][,type=virtiofs|9p][,cache=SECONDS][,owners=root|host]\
+    [,security=mapped|none|passthrough]";
 
 /// A share as the user has written it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +19,8 @@ pub struct ShareArgument {
     readonly: bool,
     cache_seconds: u32,
     keeps_owners: bool,
+    protocol: ShareProtocol,
+    security: SecurityModel,
 }
 
 /// Parses a share. The text after the last colon is the tag, so a directory with a colon in its
@@ -50,6 +53,8 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
         readonly: false,
         cache_seconds: ShareOptions::DEFAULT_CACHE_SECONDS,
         keeps_owners: false,
+        protocol: ShareProtocol::VirtioFs,
+        security: SecurityModel::Mapped,
     };
     for part in parts {
         match part.split_once('=') {
@@ -63,10 +68,27 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
             Some(("owners", "root")) => share.keeps_owners = false,
             Some(("owners", "host")) => share.keeps_owners = true,
             Some(("owners", _)) => return Err(format!("{part}: expected root or host")),
+            Some(("type", "virtiofs")) => share.protocol = ShareProtocol::VirtioFs,
+            Some(("type", "9p")) => share.protocol = ShareProtocol::NineP,
+            Some(("type", _)) => return Err(format!("{part}: expected virtiofs or 9p")),
+            Some(("security", word)) => {
+                share.security = security(word)
+                    .ok_or_else(|| format!("{part}: expected mapped, none or passthrough"))?;
+            }
             _ => return Err(format!("unknown word '{part}'; expected {FORM}")),
         }
     }
     Ok(share)
+}
+
+/// Returns the security model with this name, which is QEMU's or a shorter one.
+fn security(word: &str) -> Option<SecurityModel> {
+    Some(match word {
+        "mapped" | "mapped-xattr" => SecurityModel::Mapped,
+        "none" => SecurityModel::None,
+        "passthrough" => SecurityModel::Passthrough,
+        _ => return None,
+    })
 }
 
 /// The shares with a tag each. If the user gave none, the tag is `share0`, `share1` and so on, by
@@ -78,6 +100,8 @@ pub fn with_tags(arguments: &[ShareArgument]) -> Vec<ShareOptions> {
             readonly: share.readonly,
             cache_seconds: share.cache_seconds,
             keeps_owners: share.keeps_owners,
+            protocol: share.protocol,
+            security: share.security,
             ..ShareOptions::new(
                 &share.path,
                 share.tag.clone().unwrap_or(format!("share{index}")),
@@ -92,7 +116,14 @@ mod tests {
 
     #[test]
     fn a_share_is_a_directory_and_how_it_is_shared() {
-        let shares = ["/a,,b", "dir:home,ro", "a:b:c,cache=60,rw,owners=host", "."];
+        let shares = [
+            "/a,,b",
+            "dir:home,ro",
+            "a:b:c,cache=60,rw,owners=host",
+            ".",
+            "d:root,type=9p,security=mapped-xattr",
+            "e:e,security=none,type=virtiofs",
+        ];
         let arguments = shares.map(|text| parse(text).unwrap());
         let expected = [
             ShareOptions::new("/a,b", "share0"),
@@ -106,6 +137,14 @@ mod tests {
                 ..ShareOptions::new("a:b", "c")
             },
             ShareOptions::new(".", "share3"),
+            ShareOptions {
+                protocol: ShareProtocol::NineP,
+                ..ShareOptions::new("d", "root")
+            },
+            ShareOptions {
+                security: SecurityModel::None,
+                ..ShareOptions::new("e", "e")
+            },
         ];
         assert_eq!(with_tags(&arguments), expected);
     }
@@ -122,6 +161,8 @@ mod tests {
             ("a,cache=x", "expected a number of seconds"),
             ("a,cache", "unknown word 'cache'"),
             ("a,owners=me", "expected root or host"),
+            ("a,type=nfs", "expected virtiofs or 9p"),
+            ("a,security=some", "expected mapped, none or passthrough"),
         ] {
             let refusal = parse(argument).unwrap_err();
             assert!(refusal.contains(why), "{argument}: {refusal}");

@@ -50,6 +50,8 @@ pub mod device_type {
     pub const ENTROPY: u16 = 4;
     /// Memory balloon (5.5).
     pub const BALLOON: u16 = 5;
+    /// 9P transport (chapter 5 reserves the number).
+    pub const NINE_P: u16 = 9;
     /// Socket device (5.10).
     pub const VSOCK: u16 = 19;
     /// File system device (5.11).

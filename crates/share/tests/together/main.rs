@@ -5,6 +5,7 @@ mod at_once;
 mod client;
 mod escape;
 mod files;
+mod nine;
 mod random_requests;
 mod session;
 mod unopened;

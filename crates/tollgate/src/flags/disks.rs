@@ -73,15 +73,20 @@ pub struct DiskArguments {
     #[arg(long, verbatim_doc_comment)]
     snapshot: bool,
 
-    /// A directory of the host that the guest can mount: DIR[:TAG][,ro][,cache=SECONDS]
+    /// A directory of the host that the guest can mount: DIR[:TAG][,ro][,type=9p][,cache=SECONDS]
     ///
     /// TAG            the name to mount it by, default share0 for the first, share1 ...
     /// ro             the guest cannot change anything; rw is the default
     /// cache=SECONDS  how long the guest may rely on the names and attributes that it has read,
     ///                default 1; 0: it always asks
     /// owners=host    files of your user have your user's number, not root's
-    /// The guest needs the drivers virtio_pci, fuse and virtiofs:
+    /// type=9p        the guest mounts it by 9P2000.L instead of virtio-fs
+    /// security=mapped|none|passthrough
+    ///                where owners that the guest sets are kept: in an attribute of the file
+    ///                (default), or in the file itself, with the host's refusals ignored or not
+    /// The guest needs the drivers virtio_pci, fuse and virtiofs, or 9p and 9pnet_virtio:
     ///     mount -t virtiofs share0 /mnt
+    ///     mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 share0 /mnt
     /// Write a comma that belongs to the name twice. Files of your user, and those that the
     /// guest creates, belong to root in the guest. May be repeated.
     #[arg(

@@ -1,4 +1,5 @@
-//! The file system device (5.11): a directory of the host with two queues.
+//! A directory of the host, as the file system device (5.11) with two queues, which carry FUSE
+//! requests, or as the 9P transport (device type 9) with one, which carries 9P messages.
 //!
 //! A request is copied out when the driver makes it available. If its answer is in the host's
 //! memory, it is copied in immediately. Otherwise a thread of the share answers it, and the answer
@@ -14,8 +15,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_share::protocol::{Header, IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER, opcode};
-use tollgate_share::{Request, RequestCounts, SavedSession, Server, ShareOptions, ShareThreads};
+use tollgate_share::{
+    NineServer, Request, RequestCounts, RequestSizes, SavedSession, Server, Service, ShareError,
+    ShareOptions, ShareProtocol, ShareThreads,
+};
 
 /// The number of descriptors of the queue of urgent requests, by which the guest reports the inodes
 /// that it forgets, and of the queue of all others. The driver's largest request is a little
@@ -23,13 +26,14 @@ use tollgate_share::{Request, RequestCounts, SavedSession, Server, ShareOptions,
 const QUEUE_SIZES: [u16; 2] = [128, 512];
 /// If unfinished requests and answers have this many bytes, no more are taken for now.
 const BUSY_BYTES: usize = 64 << 20;
-/// The size of the configuration in bytes (5.11.4): the tag, and the number of request queues.
-const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
+/// The number of descriptors of the only queue of the 9P transport. Linux limits its messages to 125
+/// pages, whatever the size of the queue is.
+const NINE_P_QUEUE_SIZES: [u16; 1] = [128];
+/// The feature of the 9P transport that its configuration has the tag (`VIRTIO_9P_MOUNT_TAG`).
+const MOUNT_TAG: u64 = 1;
 /// The maximum number of requests, of those that the driver has made available together, that are
 /// answered immediately. A driver with many requests must not occupy the vCPU's thread for long.
 const MOST_AT_ONCE: usize = 16;
-/// The maximum size of an answer in bytes.
-const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
 
 /// An unfinished request.
 struct Pending {
@@ -42,7 +46,9 @@ struct Pending {
 /// A shared directory.
 pub struct Share {
     name: String,
-    config: [u8; CONFIG_BYTES],
+    protocol: ShareProtocol,
+    sizes: RequestSizes,
+    config: Vec<u8>,
     threads: ShareThreads,
     counts: Arc<RequestCounts>,
     /// The threads report here that a request is done, once the device is on the bus.
@@ -51,25 +57,37 @@ pub struct Share {
     /// The tag of the next request. Tags are unique, even across resets.
     next_tag: u64,
     pending_bytes: usize,
-    /// Whether the guest has a session with the server.
-    is_mounted: bool,
+}
+
+/// Returns the configuration of a file system device: the tag, and the number of request queues.
+fn file_system_config(tag: &str) -> Vec<u8> {
+    let mut config = tag.as_bytes().to_vec();
+    config.resize(ShareOptions::MAX_TAG_BYTES, 0);
+    config.extend(1u32.to_le_bytes());
+    config
+}
+
+/// Returns the configuration of a 9P transport: the length of the tag, and the tag.
+fn nine_p_config(tag: &str) -> Vec<u8> {
+    let length = tag.len() as u16;
+    [&length.to_le_bytes(), tag.as_bytes()].concat()
+}
+
+/// Opens the directory for the protocol of its options.
+fn server(options: &ShareOptions) -> Result<Arc<dyn Service>, ShareError> {
+    Ok(match options.protocol {
+        ShareProtocol::VirtioFs => Arc::new(Server::open(options)?),
+        ShareProtocol::NineP => Arc::new(NineServer::open(options)?),
+    })
 }
 
 impl Share {
-    /// Makes a device for an open directory, which the guest mounts by `tag`.
+    /// Opens a directory and makes the device by which the guest mounts it.
     ///
     /// # Errors
-    /// The host starts no thread.
-    pub fn new(tag: &str, server: Server) -> std::io::Result<Self> {
-        let mut config = [0; CONFIG_BYTES];
-        for (place, byte) in config[..ShareOptions::MAX_TAG_BYTES]
-            .iter_mut()
-            .zip(tag.bytes())
-        {
-            *place = byte;
-        }
-        // There is one request queue.
-        config[ShareOptions::MAX_TAG_BYTES] = 1;
+    /// The directory cannot be shared, or the host starts no thread.
+    pub fn open(options: &ShareOptions) -> Result<Self, ShareError> {
+        let (tag, server) = (&options.tag, server(options)?);
         let completer: Arc<Mutex<Option<Completer>>> = Arc::default();
         let way = Arc::clone(&completer);
         let done = move || {
@@ -77,16 +95,25 @@ impl Share {
             // The machine may have ended; the threads still finish the requests that they have.
             let _ = completer.map(|completer| completer.send(0));
         };
+        let (word, config, sizes) = match options.protocol {
+            ShareProtocol::VirtioFs => ("virtio-fs", file_system_config(tag), RequestSizes::FUSE),
+            ShareProtocol::NineP => ("virtio-9p", nine_p_config(tag), RequestSizes::NINE_P),
+        };
+        let threads = ShareThreads::start(server, done).map_err(|error| ShareError {
+            path: options.path.clone(),
+            why: format!("no threads for it: {error}"),
+        })?;
         Ok(Self {
-            name: format!("virtio-fs ({tag})"),
+            name: format!("{word} ({tag})"),
+            protocol: options.protocol,
+            sizes,
             config,
-            threads: ShareThreads::start(server, done)?,
+            threads,
             counts: Arc::default(),
             completer,
             pending: HashMap::new(),
             next_tag: 0,
             pending_bytes: 0,
-            is_mounted: false,
         })
     }
 
@@ -112,17 +139,16 @@ impl Share {
         queues: &mut Queues<'_>,
     ) -> Result<bool, QueueError> {
         let length = usize::try_from(chain.readable_bytes()).unwrap_or(usize::MAX);
-        if !(IN_HEADER_BYTES..=MAX_REQUEST_BYTES).contains(&length) {
+        if !(self.sizes.least..=self.sizes.most).contains(&length) {
             return Err(QueueError::Request);
         }
         let mut bytes = vec![0; length];
         if !chain.copy_out(queues.memory(), 0, &mut bytes) {
             return Err(QueueError::NoMemory);
         }
-        self.counts.count(&bytes);
-        self.note_session(&bytes);
+        self.counts.count(self.threads.counted_as(&bytes));
         let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
-        let capacity = room.min(MAX_REPLY_BYTES);
+        let capacity = room.min(self.sizes.most);
         let reply = match may_answer {
             true => self.threads.answer_at_once(&bytes, capacity),
             false => None,
@@ -147,15 +173,6 @@ impl Share {
             capacity,
         });
         Ok(false)
-    }
-
-    /// Notes whether the guest begins or ends a session: it mounts or unmounts the directory.
-    fn note_session(&mut self, request: &[u8]) {
-        match Header::read(request).map(|(header, _)| header.opcode) {
-            Some(opcode::INIT) => self.is_mounted = true,
-            Some(opcode::DESTROY) => self.is_mounted = false,
-            _ => {}
-        }
     }
 
     fn end(&mut self, tag: u64, reply: &[u8], queues: &mut Queues<'_>) -> Result<(), QueueError> {
@@ -187,15 +204,24 @@ impl VirtioDevice for Share {
     }
 
     fn device_type(&self) -> u16 {
-        device_type::FILE_SYSTEM
+        match self.protocol {
+            ShareProtocol::VirtioFs => device_type::FILE_SYSTEM,
+            ShareProtocol::NineP => device_type::NINE_P,
+        }
     }
 
     fn features(&self) -> u64 {
-        0
+        match self.protocol {
+            ShareProtocol::VirtioFs => 0,
+            ShareProtocol::NineP => MOUNT_TAG,
+        }
     }
 
     fn queue_sizes(&self) -> &[u16] {
-        &QUEUE_SIZES
+        match self.protocol {
+            ShareProtocol::VirtioFs => &QUEUE_SIZES,
+            ShareProtocol::NineP => &NINE_P_QUEUE_SIZES,
+        }
     }
 
     fn config(&self) -> &[u8] {
@@ -223,7 +249,7 @@ impl VirtioDevice for Share {
         result?;
         // The driver sends notifications for requests that it has added since.
         if was_busy {
-            for queue in 0..QUEUE_SIZES.len() {
+            for queue in 0..self.queue_sizes().len() {
                 self.take_requests(queue, queues)?;
             }
         }
@@ -240,28 +266,27 @@ impl VirtioDevice for Share {
 
     /// The files that the guest has open are descriptors of this process.
     fn cannot_be_saved(&self) -> Option<String> {
-        (self.is_mounted && self.threads.saved_session().is_none())
+        (self.threads.is_mounted() && self.threads.saved_session().is_none())
             .then(|| format!("has mounted '{}' and must unmount it first", self.name))
     }
 
     fn save(&self) -> Value {
-        let session = self.is_mounted.then(|| self.threads.saved_session());
+        let session = self
+            .threads
+            .is_mounted()
+            .then(|| self.threads.saved_session());
         serde_json::to_value(session.flatten()).unwrap_or_default()
     }
 
     fn restore(&mut self, saved: &Value) -> bool {
         match Option::<SavedSession>::deserialize(saved) {
             Ok(None) => true,
-            Ok(Some(session)) => {
-                self.is_mounted = self.threads.resume(&session);
-                self.is_mounted
-            }
+            Ok(Some(session)) => self.threads.resume(&session),
             Err(_) => false,
         }
     }
 
     fn reset(&mut self) {
-        self.is_mounted = false;
         self.pending.clear();
         self.pending_bytes = 0;
         self.threads.reset();

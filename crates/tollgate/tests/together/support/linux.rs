@@ -68,6 +68,11 @@ const MODULES: &[&str] = &[
     "vsock",
     "vmw_vsock_virtio_transport_common",
     "vmw_vsock_virtio_transport",
+    "fscache",
+    "netfs",
+    "9pnet",
+    "9pnet_virtio",
+    "9p",
 ];
 
 /// The script with which udhcpc configures the interface.
