@@ -81,7 +81,7 @@ impl ShareOptions {
     }
 
     /// Whether this is a valid tag: 1 to [`MAX_TAG_BYTES`](Self::MAX_TAG_BYTES) letters, digits,
-    /// and the characters `.`, `_`, `-`.
+    /// and the characters `.`, `_`, `-`. Devices also take slashes, as in `/dev/root`.
     pub fn is_tag(text: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=Self::MAX_TAG_BYTES).contains(&text.len()) && text.bytes().all(is_plain)

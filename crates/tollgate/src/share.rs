@@ -7,7 +7,7 @@ use tollgate_machine::comma_list;
 use tollgate_machine::config::{SecurityModel, ShareOptions, ShareProtocol};
 
 /// The form of a share, for messages.
-const FORM: &str = "DIR[:TAG][,ro|rw][,type=virtiofs|9p][,cache=SECONDS][,owners=root|host]\
+const FORM: &str = "DIR[:TAG][,tag=TAG][,ro|rw][,type=virtiofs|9p][,cache=SECONDS][,owners=root|host]\
     [,security=mapped|none|passthrough]";
 
 /// A share as the user has written it.
@@ -68,6 +68,10 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
             Some(("owners", "root")) => share.keeps_owners = false,
             Some(("owners", "host")) => share.keeps_owners = true,
             Some(("owners", _)) => return Err(format!("{part}: expected root or host")),
+            Some(("tag", tag)) if ShareOptions::is_tag(&tag.replace('/', "_")) => {
+                share.tag = Some(tag.to_owned());
+            }
+            Some(("tag", _)) => return Err(format!("{part}: this is no tag")),
             Some(("type", "virtiofs")) => share.protocol = ShareProtocol::VirtioFs,
             Some(("type", "9p")) => share.protocol = ShareProtocol::NineP,
             Some(("type", _)) => return Err(format!("{part}: expected virtiofs or 9p")),
@@ -121,7 +125,7 @@ mod tests {
             "dir:home,ro",
             "a:b:c,cache=60,rw,owners=host",
             ".",
-            "d:root,type=9p,security=mapped-xattr",
+            "d,tag=/dev/root,type=9p,security=mapped-xattr",
             "e:e,security=none,type=virtiofs",
         ];
         let arguments = shares.map(|text| parse(text).unwrap());
@@ -139,7 +143,7 @@ mod tests {
             ShareOptions::new(".", "share3"),
             ShareOptions {
                 protocol: ShareProtocol::NineP,
-                ..ShareOptions::new("d", "root")
+                ..ShareOptions::new("d", "/dev/root")
             },
             ShareOptions {
                 security: SecurityModel::None,
@@ -161,6 +165,7 @@ mod tests {
             ("a,cache=x", "expected a number of seconds"),
             ("a,cache", "unknown word 'cache'"),
             ("a,owners=me", "expected root or host"),
+            ("a,tag=a:b", "this is no tag"),
             ("a,type=nfs", "expected virtiofs or 9p"),
             ("a,security=some", "expected mapped, none or passthrough"),
         ] {

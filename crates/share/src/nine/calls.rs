@@ -32,9 +32,9 @@ impl From<Errno> for Stop {
 /// Whether the calling thread may wait for the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patient {
-    /// It may.
+    /// The thread may wait, because it serves the share alone.
     Yes,
-    /// It may not: only what is in the host's memory is answered.
+    /// The thread may not: only what is in the host's memory is answered.
     No,
 }
 
@@ -67,7 +67,7 @@ pub struct Attributes {
     pub mode: u32,
     /// The number of names.
     pub links: u32,
-    /// The owner.
+    /// The number of the owner in the guest.
     pub uid: u32,
     /// The owner's group.
     pub gid: u32,

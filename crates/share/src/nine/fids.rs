@@ -83,7 +83,7 @@ impl Drop for OpenFile {
 /// An extended attribute that the client writes; it is set when the client gives up the fid.
 #[derive(Debug)]
 pub struct WrittenAttribute {
-    /// The name.
+    /// The attribute's name, with the zero that ends it.
     pub name: Vec<u8>,
     /// The flags of setxattr(2).
     pub flags: u32,
@@ -126,7 +126,7 @@ impl Fid {
     }
 }
 
-/// The table.
+/// The meanings of all numbers that a client has chosen.
 #[derive(Debug, Default)]
 pub struct Fids(Mutex<HashMap<u32, Fid>>);
 

@@ -75,7 +75,8 @@ pub struct DiskArguments {
 
     /// A directory of the host that the guest can mount: DIR[:TAG][,ro][,type=9p][,cache=SECONDS]
     ///
-    /// TAG            the name to mount it by, default share0 for the first, share1 ...
+    /// TAG            the name to mount it by, default share0 for the first, share1 ...;
+    ///                tag=TAG says the same, and also takes slashes
     /// ro             the guest cannot change anything; rw is the default
     /// cache=SECONDS  how long the guest may rely on the names and attributes that it has read,
     ///                default 1; 0: it always asks

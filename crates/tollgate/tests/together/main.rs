@@ -32,6 +32,7 @@ mod linux_boot;
 mod linux_disk;
 mod linux_memory_access;
 mod linux_network;
+mod linux_nine;
 mod linux_pci;
 mod linux_ports;
 mod linux_preemption;

@@ -37,7 +37,13 @@ pub fn initramfs_with(kernel: &str, path: &str, program: &[u8]) -> Vec<u8> {
 /// [`initramfs`] with more files, each of which may be executed.
 #[track_caller]
 pub fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let mut archive = std::fs::read(fetched(initramfs(kernel))).unwrap();
+    archive_with(initramfs(kernel), files)
+}
+
+/// A fetched initramfs with more files, each of which may be executed.
+#[track_caller]
+pub fn archive_with(initramfs: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = std::fs::read(fetched(initramfs)).unwrap();
     // The second archive begins at a multiple of four.
     archive.resize(archive.len().next_multiple_of(4), 0);
     for (path, content) in files {
@@ -68,8 +74,8 @@ const MODULES: &[&str] = &[
     "vsock",
     "vmw_vsock_virtio_transport_common",
     "vmw_vsock_virtio_transport",
-    "fscache",
     "netfs",
+    "fscache",
     "9pnet",
     "9pnet_virtio",
     "9p",
@@ -87,6 +93,12 @@ esac
 /// An initramfs with these modules in /mnt, and the script for udhcpc.
 #[track_caller]
 pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
+    archive_with(initramfs(kernel), &module_files(kernel))
+}
+
+/// The modules of a kernel and the script for udhcpc, as files of an initramfs.
+#[track_caller]
+pub fn module_files(kernel: &str) -> Vec<(String, Vec<u8>)> {
     let folder = fetched(&format!("{kernel}-modules/version"));
     let mut files: Vec<_> = MODULES
         .iter()
@@ -97,7 +109,7 @@ pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
         })
         .collect();
     files.push(("mnt/lease".into(), LEASE.into()));
-    initramfs_with_files(kernel, &files)
+    files
 }
 
 /// `tollgate run` with a kernel and its modules, in an initramfs that is written to the folder, and
