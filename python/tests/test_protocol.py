@@ -28,13 +28,14 @@ def test_input_keeps_to_the_window() -> None:
 
 def test_what_is_received_may_be_cut_anywhere() -> None:
     exchange = Exchange(b"", b"")
-    end = frame(b"e", struct.pack("<BQQI", 7, 2, 1, 0))
+    end = frame(b"e", struct.pack("<BQQIB", 7, 2, 1, 0, 2))
     result = None
     for byte in frame(b"r") + frame(b"1", b"ab") + frame(b"2", b"c") + end:
         assert result is None
         result = exchange.receive(bytes([byte]))
     assert result is not None
     assert (result.exit_code, result.stdout, result.stderr) == (7, "ab", "c")
+    assert result.limits_reached == ("files",)
 
 
 def test_an_end_without_a_result_is_an_error() -> None:

@@ -1,5 +1,6 @@
 //! Runs the guest's command: its streams, its user, its signals and its end.
 
+use crate::limits::{self, Enforced};
 use crate::memory_kills::MemoryKills;
 use crate::ports::Control;
 use crate::protocol::{Start, Terminal, ToHost, WindowSize, code, kept};
@@ -40,7 +41,7 @@ pub struct Ends {
 }
 
 /// Starts the command.
-pub fn start(start: &Start) -> Result<Running, Refusal> {
+pub fn start(start: &Start, limits: &Enforced) -> Result<Running, Refusal> {
     let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
     let identity = users::find(&start.user)?;
     let directory = &start.directory;
@@ -51,12 +52,14 @@ pub fn start(start: &Start) -> Result<Running, Refusal> {
     let (mut command, name) = command(start, &identity)?;
     let ends = connect(&mut command, start.terminal, &identity).map_err(own)?;
     let has_terminal = ends.terminal.is_some();
+    let members = limits.members().map_err(own)?;
     let (umask, work) = (start.umask, directory.clone());
     let (user, group, others) = (identity.user, identity.group, identity.others);
     // SAFETY: between fork and exec only system calls are made, and no memory is allocated:
     // set_current_dir copies short paths to the stack, and the workers wait without a lock.
     unsafe {
         command.pre_exec(move || {
+            members.as_ref().map_or(Ok(()), limits::enter)?;
             sys::begin_session(has_terminal)?;
             sys::set_umask(umask);
             sys::become_user(user, group, &others)?;
@@ -72,9 +75,15 @@ pub fn start(start: &Start) -> Result<Running, Refusal> {
 }
 
 /// Runs the command until it ends.
-pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost, Refusal> {
+pub fn run(
+    start: &Start,
+    control: &Control,
+    workers: Workers,
+    limits: &Enforced,
+) -> Result<ToHost, Refusal> {
     let memory_kills = MemoryKills::watch();
-    let Running { process, ends } = self::start(start)?;
+    let refused = limits.refused_processes();
+    let Running { process, ends } = self::start(start, limits)?;
     control.tell(&ToHost::Started);
 
     let input = Input {
@@ -100,6 +109,7 @@ pub fn run(start: &Start, control: &Control, workers: Workers) -> Result<ToHost,
         code,
         written,
         killed_for_memory: memory_kills.count(),
+        limits_reached: limits.reached_since(refused),
     })
 }
 

@@ -8,6 +8,7 @@
 
 use crate::command::{self, Running};
 use crate::credit::Credit;
+use crate::limits::Enforced;
 use crate::memory_kills::MemoryKills;
 use crate::ports::{self, Control, Streams};
 use crate::protocol::kept::{
@@ -35,6 +36,8 @@ struct Shared {
     /// The commands' processes. While this is held, no process is started or waited for.
     running: Mutex<HashSet<i32>>,
     channels: Mutex<HashMap<u32, Channel>>,
+    /// The limits of all commands together.
+    limits: Enforced,
 }
 
 /// The way to one command.
@@ -55,12 +58,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs commands until the port fails.
-pub fn serve(base: Start, control: &Control, streams: Streams) -> Result<ToHost, Refusal> {
+pub fn serve(
+    base: Start,
+    control: &Control,
+    streams: Streams,
+    limits: Enforced,
+) -> Result<ToHost, Refusal> {
     let [output, _errors] = streams.outputs;
     let shared = Arc::new(Shared {
         port: Mutex::new(output),
         running: Mutex::default(),
         channels: Mutex::default(),
+        limits,
     });
     control.tell(&ToHost::Started);
     let mut frames = Frames::default();
@@ -188,6 +197,7 @@ fn run_task(
 ) -> Result<ToHost, Refusal> {
     let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
     let memory_kills = MemoryKills::watch();
+    let refused = shared.limits.refused_processes();
     let (starting, _started) = channel();
     let mut pumps = Vec::new();
     for (kind, credit) in [OUTPUT, ERRORS].into_iter().zip(credits) {
@@ -197,7 +207,7 @@ fn run_task(
     }
     let Running { process, ends } = {
         let mut running = lock(&shared.running);
-        let command = command::start(task)?;
+        let command = command::start(task, &shared.limits)?;
         running.insert(command.process);
         command
     };
@@ -241,6 +251,7 @@ fn run_task(
         code,
         written,
         killed_for_memory: memory_kills.count(),
+        limits_reached: shared.limits.reached_since(refused),
     })
 }
 

@@ -29,6 +29,7 @@ pub mod credit;
 mod disk;
 mod files;
 mod kept;
+mod limits;
 mod memory_kills;
 mod network;
 mod ports;
@@ -39,6 +40,7 @@ mod sys;
 mod users;
 mod workers;
 
+use limits::Enforced;
 use protocol::{ENTROPY, MODULES_FOLDER, Start, TASK, TIME, ToHost};
 use refusal::Refusal;
 use std::fs;
@@ -146,9 +148,10 @@ fn run(
     workers: Workers,
     mounts: root::Prepared,
 ) -> Result<ToHost, Refusal> {
+    let limits = Enforced::new(start.limits)?;
     root::enter(start, mounts)?;
     network::set_up(start);
-    let end = command::run(start, control, workers);
+    let end = command::run(start, control, workers, &limits);
     root::leave(start)?;
     end
 }
@@ -160,9 +163,10 @@ fn keep(
     streams: ports::Streams,
     mounts: root::Prepared,
 ) -> Result<ToHost, Refusal> {
+    let limits = Enforced::new(start.limits)?;
     root::enter(&start, mounts)?;
     network::set_up(&start);
-    kept::serve(start, control, streams)
+    kept::serve(start, control, streams, limits)
 }
 
 /// Loads the modules in the folder, in the order of their names. Failures are reported only on the

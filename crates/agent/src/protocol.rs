@@ -51,6 +51,24 @@ pub mod code {
     pub const SIGNAL: u8 = 128;
 }
 
+/// Limits that a command has reached, as bits of a byte.
+pub mod reached {
+    /// A process could not be started, because there were as many as the command may have.
+    pub const PROCESSES: u8 = 1;
+    /// At the end the files that the guest has changed or made filled their limit.
+    pub const FILES: u8 = 2;
+}
+
+/// What a guest may use at most, as far as its kernel has a limit for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// The bytes of files that the guest changes or makes, in the overlay and in places that are
+    /// empty at first.
+    pub file_bytes: Option<u64>,
+    /// The number of processes and threads of all commands together.
+    pub processes: Option<u32>,
+}
+
 /// Where the guest's root comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Root {
@@ -141,6 +159,10 @@ pub struct Start {
     pub terminal: Option<Terminal>,
     /// Whether the guest stays and runs the commands of [`kept`] instead of one.
     pub is_kept: bool,
+    /// Whether /tmp is empty at first, whatever the root has there.
+    pub has_private_tmp: bool,
+    /// What the guest may use.
+    pub limits: Limits,
 }
 
 impl Default for Start {
@@ -158,6 +180,8 @@ impl Default for Start {
             umask: 0o022,
             terminal: None,
             is_kept: false,
+            has_private_tmp: false,
+            limits: Limits::default(),
         }
     }
 }
@@ -231,6 +255,19 @@ impl Start {
         if self.is_kept {
             record("keep", "".as_ref());
         }
+        if self.has_private_tmp {
+            record("private-tmp", "".as_ref());
+        }
+        let Limits {
+            file_bytes,
+            processes,
+        } = self.limits;
+        if let Some(bytes) = file_bytes {
+            record("limit-files", bytes.to_string().as_ref());
+        }
+        if let Some(count) = processes {
+            record("limit-processes", count.to_string().as_ref());
+        }
         bytes
     }
 
@@ -300,6 +337,9 @@ impl Start {
                     });
                 }
                 b"keep" => start.is_kept = true,
+                b"private-tmp" => start.has_private_tmp = true,
+                b"limit-files" => start.limits.file_bytes = Some(text()?.parse().ok()?),
+                b"limit-processes" => start.limits.processes = Some(text()?.parse().ok()?),
                 _ => return None,
             }
         }
@@ -365,6 +405,8 @@ pub enum ToHost {
         written: [u64; 2],
         /// The number of processes that the kernel has killed because the guest had no memory left.
         killed_for_memory: u32,
+        /// The limits that were reached, as the bits of [`reached`].
+        limits_reached: u8,
     },
 }
 
@@ -419,10 +461,12 @@ impl ToHost {
                 code,
                 written,
                 killed_for_memory,
+                limits_reached,
             } => {
                 let mut rest = vec![*code];
                 rest.extend(written.iter().flat_map(|count| count.to_le_bytes()));
                 rest.extend(killed_for_memory.to_le_bytes());
+                rest.push(*limits_reached);
                 frame(b'e', &rest)
             }
         }
@@ -437,7 +481,7 @@ impl ToHost {
                 code: *code,
                 why: String::from_utf8_lossy(why).into_owned(),
             }),
-            (b'e', [code, counts @ ..]) if counts.len() == 20 => {
+            (b'e', [code, counts @ .., limits_reached]) if counts.len() == 20 => {
                 let (output, rest) = counts.split_at(8);
                 let (errors, killed) = rest.split_at(8);
                 let count = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
@@ -445,6 +489,7 @@ impl ToHost {
                     code: *code,
                     written: [count(output)?, count(errors)?],
                     killed_for_memory: u32::from_le_bytes(killed.try_into().ok()?),
+                    limits_reached: *limits_reached,
                 })
             }
             _ => None,
@@ -529,6 +574,11 @@ mod tests {
                 has_errors: false,
             }),
             is_kept: false,
+            has_private_tmp: true,
+            limits: Limits {
+                file_bytes: Some(1 << 40),
+                processes: Some(7),
+            },
         };
         assert_eq!(Start::decode(&start.encode()), Some(start.clone()));
         let plain = Start {
@@ -580,6 +630,7 @@ mod tests {
                 code: 3,
                 written: [1 << 40, 7],
                 killed_for_memory: 2,
+                limits_reached: reached::FILES,
             },
         ];
         for message in &to_host {

@@ -3,7 +3,7 @@
 use crate::disk;
 use crate::protocol::{MOUNT_PARAMETER, READ_ONLY, ROOT_TAG, Root, Start};
 use crate::refusal::Refusal;
-use crate::sys::{self, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY};
+use crate::sys::{self, MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REMOUNT};
 use std::ffi::c_ulong;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -15,12 +15,25 @@ use std::path::Path;
 const SHARES: &str = "/shares";
 /// The folders in which the root is assembled.
 const LOWER: &str = "/shares/root";
-const UPPER: &str = "/upper";
+/// The file system in memory that holds the guest's changes.
+pub const UPPER: &str = "/upper";
 const NEW: &str = "/new";
 
 /// The folders of every root whose contents come from the kernel, except /proc. They are mounted in
 /// the agent's first root, and moved with all that is mounted in them.
 const OF_THE_KERNEL: [&str; 3] = ["/sys", "/dev", "/run"];
+
+/// Places that are empty at first, their names in [`UPPER`], and their permissions.
+const TMP: Fresh = Fresh("/tmp", "tmp", 0o1777);
+const FRESH: [Fresh; 2] = [
+    Fresh("/dev/shm", "shm", 0o1777),
+    Fresh("/run", "run", 0o755),
+];
+
+/// A change of the flags of one of these.
+const FRESH_FLAGS: c_ulong = MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV;
+
+struct Fresh(&'static str, &'static str, u32);
 
 /// Mounts a file system at a path, which is created.
 ///
@@ -175,6 +188,22 @@ pub fn enter(start: &Start, mut prepared: Prepared) -> Result<(), Refusal> {
         let mounted = is_mounted.then(|| open(&Path::new(SHARES).join(&share.tag)));
         shares.push(mounted.transpose()?);
     }
+    // With a limit on files, all that is kept in memory is in one file system, which has the limit.
+    let mut fresh = Vec::new();
+    if start.has_private_tmp {
+        fresh.push(&TMP);
+    }
+    if start.limits.file_bytes.is_some() {
+        fresh.extend(&FRESH);
+    }
+    let mut fresh_folders = Vec::new();
+    for Fresh(_, name, mode) in &fresh {
+        let path = Path::new(UPPER).join(name);
+        fs::create_dir(&path)
+            .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(*mode)))
+            .map_err(own(name))?;
+        fresh_folders.push(open(&path)?);
+    }
     std::env::set_current_dir(NEW).map_err(own(NEW))?;
     sys::mount_at(".", "/", "", MS_MOVE, "").map_err(own("cannot move the root"))?;
     sys::change_root(".").map_err(own("cannot change the root"))?;
@@ -189,6 +218,12 @@ pub fn enter(start: &Start, mut prepared: Prepared) -> Result<(), Refusal> {
         let made = fs::create_dir("/tmp")
             .and_then(|()| fs::set_permissions("/tmp", Permissions::from_mode(0o1777)));
         made.map_err(own("/tmp"))?;
+    }
+    for (Fresh(path, ..), folder) in fresh.iter().zip(&fresh_folders) {
+        let from = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        sys::mount_at(from, path, "", MS_BIND, "")
+            .and_then(|()| sys::mount_at("", path, "", FRESH_FLAGS, ""))
+            .map_err(own(path))?;
     }
     for (share, mounted) in start.mounts.iter().zip(&shares) {
         if let Some(mounted) = mounted {

@@ -34,6 +34,8 @@ pub const MS_RDONLY: c_ulong = 1;
 pub const MS_NOSUID: c_ulong = 2;
 /// Device nodes have no effect.
 pub const MS_NODEV: c_ulong = 4;
+/// No program of the file system is run.
+pub const MS_NOEXEC: c_ulong = 8;
 /// Change the flags of a mount.
 pub const MS_REMOUNT: c_ulong = 32;
 /// Show a directory at another path too.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Callable, Mapping, Optional, Sequence, Union
+from typing import Callable, Mapping, Optional, Sequence, Tuple, Union
 
 from ._errors import TollgateError
 from ._result import Result
@@ -23,6 +23,8 @@ WINDOW = 256 << 10
 #: The most bytes of a frame's rest.
 MOST = (16 << 10) - 4
 TIMED_OUT = 124
+#: The limits that a command may reach, by their bits.
+LIMITS = {1: "processes", 2: "files"}
 SIGTERM = 15
 SIGKILL = 9
 #: How long a command may take to end after SIGTERM.
@@ -132,8 +134,9 @@ class Exchange:
         elif kind == ord("g"):
             self._credit += struct.unpack("<cI", rest)[1]
         elif kind == ord("e"):
-            code, _, _, killed = struct.unpack("<BQQI", rest)
-            self._end(TIMED_OUT if self.timed_out else code, killed)
+            code, _, _, killed, reached = struct.unpack("<BQQIB", rest)
+            limits = tuple(name for bit, name in LIMITS.items() if reached & bit)
+            self._end(TIMED_OUT if self.timed_out else code, killed, limits)
         elif kind == ord("f"):
             why = rest[1:].decode(errors="replace")
             self._take[1](f"tollgate: {why}\n".encode())
@@ -141,9 +144,9 @@ class Exchange:
         elif kind != ord("r"):
             raise TollgateError("the machine does not keep to the protocol")
 
-    def _end(self, code: int, killed: int = 0) -> None:
+    def _end(self, code: int, killed: int = 0, limits: Tuple[str, ...] = ()) -> None:
         output, errors = (b"".join(pieces) for pieces in self._kept)
-        self.result = Result(code, output, errors, self.timed_out, killed)
+        self.result = Result(code, output, errors, self.timed_out, killed, limits)
 
     def give_up(self) -> Result:
         """The result of a command that does not end: it is killed when the connection closes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Tuple
 
 from ._errors import CommandFailed
 
@@ -21,6 +22,8 @@ class Result:
     timed_out: bool = False
     #: Processes that the guest's kernel has killed because its memory was full.
     killed_for_memory: int = 0
+    #: The limits of the machine that the command has reached: ``"processes"``, ``"files"``.
+    limits_reached: Tuple[str, ...] = ()
 
     @property
     def stdout(self) -> str:

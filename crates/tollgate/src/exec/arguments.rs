@@ -11,6 +11,7 @@ use tollgate_machine::comma_list;
 
 use super::image::{self, ImageArgument};
 use super::keep::KeepArguments;
+use super::sandbox::SandboxArguments;
 use crate::flags::{DeveloperArguments, MachineArguments, NetworkArguments};
 use crate::net;
 use crate::statistics::StatisticsArguments;
@@ -124,6 +125,10 @@ pub struct ExecArguments {
     /// Show the messages of the guest's kernel on standard error
     #[arg(short, long)]
     pub verbose: bool,
+
+    /// What the command may use of this host.
+    #[command(flatten)]
+    pub sandbox: SandboxArguments,
 
     /// Machines that stay.
     #[command(flatten)]
@@ -262,6 +267,8 @@ Examples:
     tollgate exec --image debian.qcow2 --net -- apt-get -y upgrade
   In a pipeline; standard input, output and error are separate:
     tar c . | tollgate exec -- xz -9 > ../all.tar.xz
+  A command that you do not trust, which gets nothing of this host but its input:
+    tollgate exec --sandbox --root ./bookworm -- python3 - < strange.py
   With a time limit and more memory:
     tollgate exec --timeout 5m -m 4G -- ./run-tests
   In a shell's loop over lines that the command must not read:

@@ -16,6 +16,8 @@ pub struct ImageArgument {
     pub partition: Option<u32>,
     /// Whether the guest changes the image.
     pub is_writable: bool,
+    /// Which files the image may name, if the user has said so.
+    pub backing: Option<Backing>,
 }
 
 /// Parses an image. A doubled comma is one that belongs to the file's name.
@@ -33,6 +35,7 @@ pub fn parse(text: &str) -> Result<ImageArgument, String> {
         drive: DriveOptions::new(path),
         partition: None,
         is_writable: false,
+        backing: None,
     };
     for part in parts {
         match part.split_once('=').unwrap_or((&part, "")) {
@@ -42,8 +45,10 @@ pub fn parse(text: &str) -> Result<ImageArgument, String> {
             ("format", "qcow2") => image.drive.format = Some(Format::Qcow2),
             ("format", _) => return Err(format!("{part}: expected raw or qcow2")),
             ("backing", word) => {
-                image.drive.backing = Backing::parse(word)
+                let backing = Backing::parse(word)
                     .ok_or_else(|| format!("{part}: expected {}", Backing::NAMES))?;
+                image.drive.backing = backing;
+                image.backing = Some(backing);
             }
             ("partition", number) => match number.parse() {
                 Ok(number @ 1..) => image.partition = Some(number),

@@ -15,7 +15,8 @@ use tollgate_agent::credit::Credit;
 use tollgate_agent::protocol::kept::{CREDIT, ERRORS, INPUT, MOST, OUTPUT, decode_credit};
 use tollgate_agent::protocol::{Frames, MAX_FRAME, TASK, ToGuest, ToHost, code, frame, record};
 
-use super::{ExecArguments, own_terminal, report_end, session, streams};
+use super::own_terminal::{own_terminal, window_size};
+use super::{ExecArguments, report_end, session, streams};
 use crate::control::client::accepted;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
@@ -227,7 +228,7 @@ fn try_run(name: &str, arguments: &ExecArguments) -> io::Result<Result<u8, Failu
         while let Some(asked) = signals.next() {
             match asked {
                 Asked::Signal(libc::SIGWINCH) => {
-                    let size = ToGuest::WindowSize(session::window_size());
+                    let size = ToGuest::WindowSize(window_size());
                     sender.write_all(&size.encode())?;
                 }
                 Asked::Signal(signal) => {
@@ -272,6 +273,7 @@ fn try_run(name: &str, arguments: &ExecArguments) -> io::Result<Result<u8, Failu
                 Heard::Message(ToHost::Exited {
                     code,
                     killed_for_memory,
+                    limits_reached,
                     ..
                 }) => {
                     drop(raw.take());
@@ -280,6 +282,7 @@ fn try_run(name: &str, arguments: &ExecArguments) -> io::Result<Result<u8, Failu
                         false => report_end(&session::End::Exited {
                             code,
                             killed_for_memory,
+                            limits_reached,
                         }),
                     }));
                 }

@@ -21,29 +21,22 @@ mod initramfs;
 mod inside;
 mod keep;
 mod kernel;
+mod own_terminal;
+mod plan;
+mod sandbox;
 mod session;
 mod streams;
 mod template;
 mod unindexed;
 
-use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
-use tollgate_agent::protocol::{
-    MOUNT_PARAMETER, Mount, PORT_NAMES, READ_ONLY, ROOT_TAG, Root, Start, Terminal, User, code,
-    task_frames,
-};
+use rustix::process::{Resource, getrlimit};
+use tollgate_agent::protocol::{PORT_NAMES, Start, code, reached, task_frames};
 use tollgate_host_facts::file_words::writing;
-use tollgate_machine::config::{
-    DriveOptions, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions, TripleFaultAction,
-    VmConfig,
-};
+use tollgate_machine::config::{OnLoss, PortOptions, PortTarget, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 
@@ -52,7 +45,7 @@ use console::Console;
 use first_writes::FirstWrites;
 pub use inside::{Connection, Heard, feed};
 use keep::Keep;
-use kernel::{Kernel, Needs};
+use plan::{Plan, command_line};
 use session::{End, Session, Setup};
 use streams::Links;
 pub use template::SUFFIX as TEMPLATE_SUFFIX;
@@ -71,24 +64,6 @@ use crate::{confinement, doctor, exit_code, perf_map};
 
 /// The exit code of failures of Tollgate itself.
 const FAILED: u8 = code::FAILED;
-
-/// The beginning of the kernel's command line. The kernel must be quiet, because each character on
-/// the console is an exit. It does not probe for hardware that this machine lacks. The self-tests
-/// of the kernel's ciphers alone would take a tenth of a second or more. The pressure on
-/// memory and processors is computed at each switch between programs. AppArmor and TOMOYO are called
-/// at each file that is opened, and have no rules in a guest.
-const COMMAND_LINE: &str = "console=ttyS0 panic=-1 tsc=reliable mitigations=off \
-    random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0 cryptomgr.notests nowatchdog psi=0 \
-    lsm=landlock,lockdown,yama,integrity,bpf";
-
-/// The number of seconds for which the guest may cache what it has read of its root. Programs of
-/// the host are seldom replaced while a command runs.
-const ROOT_CACHE_SECONDS: u32 = 60;
-
-/// Variables that a command gets with their values here: those for every root, and those for the
-/// host's own root.
-const VARIABLES: [&str; 5] = ["TERM", "COLORTERM", "TZ", "LANG", "LANGUAGE"];
-const HOST_VARIABLES: [&str; 5] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL"];
 
 /// Runs `tollgate exec` and returns its exit code.
 pub fn run(arguments: &ExecArguments) -> u8 {
@@ -130,7 +105,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         _ => None,
     };
 
-    confinement::begin(arguments.machine.confine, &config, FAILED)?;
+    let confine = arguments.sandbox.confine(arguments.machine.confine);
+    confinement::begin(confine, &config, FAILED)?;
     // Signals are blocked before any thread exists, because threads inherit that.
     let signals =
         Signals::block_these(&session::SIGNALS).map_err(host("cannot receive signals"))?;
@@ -206,7 +182,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         shows_progress: session::show_progress(arguments.verbose),
         has_no_input: arguments.no_input,
         boot_timeout: arguments.boot_timeout,
-        timeout: arguments.timeout,
+        timeout: (arguments.sandbox).timeout(arguments.timeout, arguments.keep.keep),
+        timeout_is_default: arguments.timeout.is_none(),
         control_server,
         keep: arguments.keep.keep.then(|| Keep {
             name: name.clone(),
@@ -302,17 +279,35 @@ fn check_descriptors() -> Result<(), Failure> {
 const OUT_OF_MEMORY: &str =
     "the guest's memory was full (--memory gives it more), and its kernel has killed";
 
+/// The explanations for limits that a command has reached.
+const LIMIT_LINES: [(u8, &str); 2] = [
+    (
+        reached::PROCESSES,
+        "the command reached its limit of processes (--processes), and could not start another one",
+    ),
+    (
+        reached::FILES,
+        "the files that the command has changed or made fill their limit (--files)",
+    ),
+];
+
 /// Reports how the command ended, if that needs a report; returns the exit code.
 fn report_end(end: &End) -> u8 {
     match end {
         End::Exited {
             code,
             killed_for_memory,
+            limits_reached,
         } => {
             match killed_for_memory {
                 0 => {}
                 1 => say(&format!("{OUT_OF_MEMORY} a process")),
                 count => say(&format!("{OUT_OF_MEMORY} {count} processes")),
+            }
+            for (bit, line) in LIMIT_LINES {
+                if limits_reached & bit != 0 {
+                    say(line);
+                }
             }
             *code
         }
@@ -321,7 +316,15 @@ fn report_end(end: &End) -> u8 {
             *code
         }
         End::Signal(signal) => exit_code::for_signal(*signal),
-        End::TimedOut => code::TIMED_OUT,
+        End::TimedOut { default } => {
+            if let Some(limit) = default {
+                say(&format!(
+                    "the command ran longer than {} minutes, the limit of a sandbox (--timeout)",
+                    limit.as_secs() / 60
+                ));
+            }
+            code::TIMED_OUT
+        }
     }
 }
 use report_end as report;
@@ -349,258 +352,6 @@ fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
     say(&format!("the guest {why} before the command ended{colon}"));
     let _ = io::stderr().write_all(lines.as_bytes());
     FAILED
-}
-
-/// The plan of a run, derived from the arguments and this host.
-struct Plan {
-    kernel: Kernel,
-    drives: Vec<DriveOptions>,
-    shares: Vec<ShareOptions>,
-    networks: Vec<tollgate_machine::config::NetworkOptions>,
-    vsock: Option<tollgate_machine::config::VsockOptions>,
-    start: Start,
-}
-
-/// A directory of the host and its place in the guest.
-struct Place {
-    directory: PathBuf,
-    path: PathBuf,
-    readonly: bool,
-}
-
-impl Plan {
-    fn new(arguments: &ExecArguments) -> Result<Self, Failure> {
-        let root = arguments.root.as_deref().unwrap_or(Path::new("/"));
-        let is_hosts_root = has_hosts_root(arguments);
-        let kernel = kernel::find(
-            arguments.kernel.as_deref(),
-            arguments.modules.as_deref(),
-            root,
-        )?;
-        kernel.check()?;
-        let here = std::env::current_dir().map_err(|error| {
-            Failure::usage(format!("the current directory cannot be told: {error}"))
-        })?;
-        let places = places(arguments, &here)?;
-        let mut shares = Vec::new();
-        if arguments.image.is_none() {
-            shares.push(ShareOptions {
-                readonly: true,
-                cache_seconds: ROOT_CACHE_SECONDS,
-                keeps_owners: is_hosts_root,
-                // The agent mounts it read-only, so that files need not be opened to be read.
-                reads_unopened: true,
-                lists_unopened: true,
-                // If the root is another system's, a guest may have written these attributes.
-                hides_attributes: is_hosts_root,
-                ..ShareOptions::new(root, ROOT_TAG)
-            });
-        }
-        let mut mounts = Vec::new();
-        for (index, place) in places.into_iter().enumerate() {
-            let tag = format!("share{index}");
-            shares.push(ShareOptions {
-                readonly: place.readonly,
-                keeps_owners: is_hosts_root,
-                reads_unopened: true,
-                ..ShareOptions::new(place.directory, &tag)
-            });
-            mounts.push(Mount {
-                tag,
-                path: place.path,
-                readonly: place.readonly,
-            });
-        }
-        let networks = arguments.network.networks();
-        let directory = match &arguments.workdir {
-            Some(directory) => here.join(directory),
-            None => here,
-        };
-        let image = arguments.image.as_ref();
-        let start = Start {
-            root: image.map_or(Root::Share, |image| Root::Disk {
-                partition: image.partition,
-            }),
-            root_is_writable: image.is_some_and(|image| image.is_writable),
-            mounts,
-            // The agent configures the first interface.
-            has_user_network: networks
-                .first()
-                .is_some_and(|network| matches!(network.kind, NetworkKind::User(_))),
-            host_name: fs::read_to_string("/proc/sys/kernel/hostname")
-                .map_or_else(|_| "tollgate".into(), |name| name.trim().to_owned()),
-            command: arguments.command.clone(),
-            environment: environment(arguments)?,
-            directory,
-            user: match &arguments.user {
-                Some(user) => User::Named(user.clone()),
-                None if is_hosts_root => own_user(),
-                None => User::Numbers(0, 0, Vec::new()),
-            },
-            umask: umask(),
-            terminal: own_terminal().filter(|_| !arguments.no_input && !arguments.keep.keep),
-            is_kept: arguments.keep.keep,
-        };
-        Ok(Self {
-            kernel,
-            drives: image.map(|image| image.drive.clone()).into_iter().collect(),
-            shares,
-            networks,
-            vsock: arguments.network.vsock.clone(),
-            start,
-        })
-    }
-}
-
-impl Plan {
-    /// What the guest has in addition to its root and its streams.
-    fn needs(&self) -> Needs {
-        Needs {
-            network: !self.networks.is_empty(),
-            disk: !self.drives.is_empty(),
-            vsock: self.vsock.is_some(),
-        }
-    }
-}
-
-/// Whether the guest's root is this host's own.
-fn has_hosts_root(arguments: &ExecArguments) -> bool {
-    arguments.root.is_none() && arguments.image.is_none()
-}
-
-/// The directories that the guest shares in addition to its root: the current directory, unless
-/// that is the root itself, and those that flags name. Each comes after the directories that
-/// contain it.
-fn places(arguments: &ExecArguments, here: &Path) -> Result<Vec<Place>, Failure> {
-    let absolute = |flag: &str, directory: &Path| {
-        fs::canonicalize(directory)
-            .map_err(|error| Failure::usage(format!("{flag}: '{}': {error}", directory.display())))
-    };
-    let mut places: Vec<Place> = Vec::new();
-    let mut add = |place: Place| {
-        // The last flag for a path is the valid one.
-        places.retain(|other| other.path != place.path);
-        places.push(place);
-    };
-    if here != Path::new("/") {
-        add(Place {
-            directory: here.to_owned(),
-            path: here.to_owned(),
-            readonly: false,
-        });
-    }
-    for directory in &arguments.rw {
-        let path = absolute("--rw", directory)?;
-        add(Place {
-            directory: path.clone(),
-            path,
-            readonly: false,
-        });
-    }
-    for share in &arguments.share {
-        let directory = absolute("--share", &share.directory)?;
-        add(Place {
-            path: share.path.clone().unwrap_or_else(|| directory.clone()),
-            directory,
-            readonly: share.readonly,
-        });
-    }
-    if let Some(place) = places.iter().find(|place| place.path == Path::new("/")) {
-        let directory = place.directory.display();
-        return Err(Failure::usage(format!(
-            "'{directory}' cannot be shared as the guest's root; name it with --root"
-        )));
-    }
-    places.sort_by_key(|place| place.path.components().count());
-    Ok(places)
-}
-
-/// The command's environment.
-fn environment(arguments: &ExecArguments) -> Result<Vec<OsString>, Failure> {
-    let mut names: Vec<OsString> = VARIABLES.iter().map(OsString::from).collect();
-    if has_hosts_root(arguments) {
-        names.extend(HOST_VARIABLES.iter().map(OsString::from));
-    }
-    let of_language = std::env::vars_os().map(|(name, _)| name);
-    names.extend(of_language.filter(|name| name.as_bytes().starts_with(b"LC_")));
-    let is_unset = |name: &OsStr| {
-        arguments.env.iter().any(|given| {
-            let given = given.as_bytes();
-            given.starts_with(name.as_bytes()) && given.get(name.len()) == Some(&b'=')
-        })
-    };
-    names.retain(|name| !is_unset(name));
-    let mut variables = Vec::new();
-    let mut copy = |name: &OsStr| {
-        if let Some(value) = std::env::var_os(name) {
-            let mut variable = name.to_owned();
-            variable.push("=");
-            variable.push(value);
-            variables.push(variable);
-        }
-    };
-    for name in &names {
-        copy(name);
-    }
-    let mut given = Vec::new();
-    for variable in &arguments.env {
-        match variable.as_bytes().iter().position(|byte| *byte == b'=') {
-            Some(0) => return Err(Failure::usage("--env: a variable needs a name")),
-            Some(_) => given.push(variable.clone()),
-            None => copy(variable),
-        }
-    }
-    variables.extend(given);
-    Ok(variables)
-}
-
-/// The user who runs this process.
-fn own_user() -> User {
-    let others = getgroups().unwrap_or_default();
-    User::Numbers(
-        geteuid().as_raw(),
-        getegid().as_raw(),
-        others.into_iter().map(Gid::as_raw).collect(),
-    )
-}
-
-/// The file mode creation mask of this process. The only way to read it without /proc is to set it,
-/// so this is called before other threads create files.
-fn umask() -> u32 {
-    use rustix::fs::Mode;
-    use rustix::process::umask;
-    let mask = umask(Mode::from_bits_retain(0o077));
-    umask(mask);
-    mask.bits()
-}
-
-/// The terminal that the command gets, if standard input and one of the outputs are terminals.
-fn own_terminal() -> Option<Terminal> {
-    let has_output = io::stdout().is_terminal();
-    let has_errors = io::stderr().is_terminal();
-    let is_terminal = io::stdin().is_terminal() && (has_output || has_errors);
-    is_terminal.then(|| Terminal {
-        size: session::window_size(),
-        has_output,
-        has_errors,
-    })
-}
-
-/// The kernel's command line. With --verbose the console shows the kernel's messages.
-fn command_line(arguments: &ExecArguments, shares: &[ShareOptions]) -> String {
-    let loudness = match arguments.verbose {
-        true => "loglevel=7",
-        false => "quiet",
-    };
-    // The agent mounts the shares before it has its task.
-    let mounts: String = shares
-        .iter()
-        .map(|share| {
-            let access = if share.readonly { READ_ONLY } else { "rw" };
-            format!(" {MOUNT_PARAMETER}{}:{access}", share.tag)
-        })
-        .collect();
-    format!("{COMMAND_LINE} {loudness}{mounts} {}", arguments.append)
 }
 
 fn configuration(

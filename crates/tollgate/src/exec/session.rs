@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::stdio::stdin;
-use rustix::termios::{OutputModes, Termios, tcgetwinsize};
-use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, WindowSize, code, frame, port};
+use rustix::termios::{OutputModes, Termios};
+use tollgate_agent::protocol::{DATA, Frames, ToGuest, ToHost, code, frame, port};
 use tollgate_confine::ThreadKind;
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::broker::Broker;
 use super::keep::{Keep, Kept};
+use super::own_terminal::window_size;
 use super::streams::{self, Progress};
 use super::template::NewTemplate;
 use crate::control::server::{Handed, Server};
@@ -54,6 +54,8 @@ pub enum End {
         code: u8,
         /// Processes that the guest's kernel has killed for lack of memory.
         killed_for_memory: u32,
+        /// The limits that it has reached, as bits.
+        limits_reached: u8,
     },
     /// The command cannot be run.
     Failed {
@@ -65,7 +67,10 @@ pub enum End {
     /// A signal ended the machine, before the command ran or because the signal was repeated.
     Signal(i32),
     /// The command's time was over.
-    TimedOut,
+    TimedOut {
+        /// The time, if it was not the user who has set it.
+        default: Option<Duration>,
+    },
 }
 
 impl End {
@@ -73,6 +78,7 @@ impl End {
     const KEPT: Self = Self::Exited {
         code: exit_code::SUCCESS,
         killed_for_memory: 0,
+        limits_reached: 0,
     };
 }
 
@@ -98,6 +104,8 @@ pub struct Setup {
     pub boot_timeout: Duration,
     /// How long the command may take from then on.
     pub timeout: Option<Duration>,
+    /// Whether this time is the limit of all sandboxes.
+    pub timeout_is_default: bool,
     /// The control socket's server.
     pub control_server: Option<Server>,
     /// What a machine that stays does; `None` if it runs one command.
@@ -189,6 +197,7 @@ impl Session {
             shows_progress: setup.shows_progress,
             has_no_input: setup.has_no_input,
             timeout: setup.timeout,
+            timeout_is_default: setup.timeout_is_default,
             deadline: None,
             boot_timeout: setup.boot_timeout,
             boot_deadline: Instant::now().checked_add(setup.boot_timeout),
@@ -246,15 +255,6 @@ impl Drop for Session {
     }
 }
 
-/// The size of the terminal on standard input; zero if standard input is not a terminal.
-pub fn window_size() -> WindowSize {
-    let size = tcgetwinsize(stdin()).ok();
-    WindowSize {
-        rows: size.map_or(0, |size| size.ws_row),
-        columns: size.map_or(0, |size| size.ws_col),
-    }
-}
-
 /// Raw settings that leave output unchanged, because the guest's terminal makes the line ends.
 pub fn transparent(settings: Termios) -> Termios {
     let mut settings = terminal::raw(settings);
@@ -269,6 +269,7 @@ struct Exit {
     /// The number of bytes of standard output and of standard error.
     written: [u64; 2],
     killed_for_memory: u32,
+    limits_reached: u8,
 }
 
 struct Talk {
@@ -288,6 +289,7 @@ struct Talk {
     shows_progress: bool,
     has_no_input: bool,
     timeout: Option<Duration>,
+    timeout_is_default: bool,
     /// The time at which the command must end, once it runs.
     deadline: Option<Instant>,
     boot_timeout: Duration,
@@ -455,11 +457,13 @@ impl Talk {
                     code,
                     written,
                     killed_for_memory,
+                    limits_reached,
                 }) => {
                     self.exited = Some(Exit {
                         code,
                         written,
                         killed_for_memory,
+                        limits_reached,
                     });
                 }
                 _ => return self.fail("the guest does not keep to the protocol".into()),
@@ -585,12 +589,19 @@ impl Talk {
         };
         if outputs.into_iter().all(is_complete) {
             self.end(match self.is_last_call {
-                true => End::TimedOut,
+                true => self.timed_out(),
                 false => End::Exited {
                     code: exit.code,
                     killed_for_memory: exit.killed_for_memory,
+                    limits_reached: exit.limits_reached,
                 },
             });
+        }
+    }
+
+    fn timed_out(&self) -> End {
+        End::TimedOut {
+            default: self.timeout.filter(|_| self.timeout_is_default),
         }
     }
 
@@ -605,7 +616,7 @@ impl Talk {
         }
         if is_over(self.deadline) {
             if self.is_last_call {
-                return self.end(End::TimedOut);
+                return self.end(self.timed_out());
             }
             self.is_last_call = true;
             self.deadline = now.checked_add(TIMEOUT_GRACE);

@@ -76,9 +76,10 @@ pub struct MachineArguments {
     /// How much the process's threads are confined to what they need of this host
     ///
     /// Each thread may make the system calls of its kind and open the files that it serves, and gives
-    /// up all other rights, so that a guest that breaks out of its machine does not have them.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Confinement::Auto)]
-    pub confine: Confinement,
+    /// up all other rights, so that a guest that breaks out of its machine does not have them. The
+    /// default is auto, and strict with exec --sandbox.
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub confine: Option<Confinement>,
 
     /// The machine's place among others.
     #[command(flatten)]

@@ -22,6 +22,7 @@ use configuration::configuration;
 
 use crate::cache::folders;
 use crate::cache::translations::{self, Begin, Translations};
+use crate::confinement::{self, Confinement};
 use crate::console::Console;
 use crate::control::identity::Identity;
 use crate::control::run_time;
@@ -40,7 +41,7 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{confinement, doctor, exit_code, perf_map, port, snapshot};
+use crate::{doctor, exit_code, perf_map, port, snapshot};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -67,7 +68,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
-    confinement::begin(arguments.machine.confine, &config, exit_code::STOPPED)?;
+    let confine = arguments.machine.confine.unwrap_or(Confinement::Auto);
+    confinement::begin(confine, &config, exit_code::STOPPED)?;
 
     // Signals are blocked before any thread exists, because threads inherit that.
     let signals = Signals::block()

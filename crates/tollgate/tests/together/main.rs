@@ -16,6 +16,7 @@ mod dos_disk;
 mod dos_planes;
 mod exec;
 mod exec_image;
+mod exec_sandbox;
 mod firecracker;
 mod firmware;
 mod floppy;
