@@ -99,6 +99,7 @@ fn begin() -> Result<Begun, Refusal> {
     let control = ports::Control::open()?;
     let mounts = root::prepare()?;
     network::switch_loopback_on();
+    calm_the_kernel();
     let streams = ports::Streams::open()?;
     let own = |error| Refusal::own(format!("cannot serve commands: {error}"));
     let workers = Workers::start(&control, streams.others().map_err(own)?)?;
@@ -167,6 +168,19 @@ fn keep(
     root::enter(&start, mounts)?;
     network::set_up(&start);
     kept::serve(start, control, streams, limits)
+}
+
+/// Stops what the kernel does in the background whether there is something to do or not: looking twice a
+/// second whether memory should be compacted, and once a second summing up counters, which on one
+/// processor are right without that. A guest that waits for a command then wakes only for its timers.
+fn calm_the_kernel() {
+    for (setting, value) in [
+        ("/proc/sys/vm/compaction_proactiveness", "0"),
+        ("/proc/sys/vm/stat_interval", "3600"),
+    ] {
+        // Kernels may be built without them.
+        let _ = fs::write(setting, value);
+    }
 }
 
 /// Loads the modules in the folder, in the order of their names. Failures are reported only on the

@@ -18,8 +18,9 @@ use tollgate_x86::breakpoints::DR6_SINGLE_STEP;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Selector};
 
-/// Longest sleep of a halted processor without a deadline, in nanoseconds.
-const LONGEST_SLEEP: u64 = 1_000_000_000;
+/// Longest sleep of a halted processor without a deadline, in nanoseconds. Signals and timers end sleeps
+/// early; each sleep that only ends costs a machine with nothing to do some processor time.
+const LONGEST_SLEEP: u64 = 10_000_000_000;
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Delivers an event that is due at this boundary. Returns true if the caller must call again,
