@@ -102,6 +102,10 @@ refused:
     REFUSED EXC_GP, 0, "and rdmsr", rdmsr
     REFUSED EXC_GP, 0, "and mov from cr3", mov rax, cr3
     REFUSED EXC_GP, 0x70*GATE_SIZE+2, "and a gate of privilege 0", int 0x70
+.ifndef QEMU
+    USER_TRY64 .byte 0xF1
+    EXPECT64 [fault_vector], EXC_DB, "int1 is a debug exception"
+.endif
     xor ecx, ecx
     REFUSED EXC_DE, 0, "a division by zero is one", div ecx
     mov rbx, UNMAPPED
@@ -156,6 +160,11 @@ written:
     call changed
     int LEAVE_RING3
     EXPECT64 rax, 77, "and so is what ring 0 writes"
+    ENTER_RING3_64
+    mov ecx, 1000
+    call turns
+    int LEAVE_RING3
+    EXPECT64 rax, 1000, "a loop stores to the page that it runs in"
     ret
 
 registers:
@@ -189,6 +198,13 @@ registers:
     .balign 4096
 changed: mov eax, 0
     ret
+turns:
+    mov qword ptr [rip+turned], 0
+1:  inc qword ptr [rip+turned]
+    loop 1b
+    mov rax, [rip+turned]
+    ret
+turned: .quad 0
 
 .bss
     .balign 16

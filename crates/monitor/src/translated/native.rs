@@ -60,23 +60,34 @@ pub(in crate::translated) struct Awaited {
 pub(in crate::translated) struct LeftAt {
     rip: u64,
     times: u32,
+    is_translated: bool,
 }
 
 impl LeftAt {
     /// The most pages that one instruction accesses, and its own two, twice.
     const OFTEN: u32 = 16;
 
-    /// Notes that a program has left at `rip`. Returns whether it has done so too often.
-    fn again(&mut self, rip: u64) -> bool {
+    /// Notes that a program has left at `rip`. Returns whether it must be translated from there: it
+    /// has left there too often, or `never` completes.
+    fn again(&mut self, rip: u64, never: bool) -> bool {
         if rip != self.rip {
-            *self = Self { rip, times: 0 };
+            *self = Self {
+                rip,
+                ..Self::default()
+            };
         }
         self.times += 1;
-        let is_too_often = self.times > Self::OFTEN;
-        if is_too_often {
-            self.times = 0;
+        self.is_translated = never || self.times > Self::OFTEN;
+        self.is_translated
+    }
+
+    /// Whether the program is about to run at `rip` and must be translated there, this time.
+    fn is_translated(&mut self, rip: u64) -> bool {
+        let is_it = self.is_translated && rip == self.rip;
+        if is_it {
+            *self = Self::default();
         }
-        is_too_often
+        is_it
     }
 }
 

@@ -40,7 +40,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         if cpu.cpl() != 3 || !can_run(cpu) {
             return Ok(false);
         }
-        let rip = self.runner.context.cpu.rip;
+        let rip = cpu.rip;
+        if self.runner.resume.is_some() || self.runner.native.left_at.is_translated(rip) {
+            // Translated code is in the middle of an instruction, or has it to itself.
+            return Ok(false);
+        }
         let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) else {
             // The fault is raised on the way to translated code.
             return Ok(false);
@@ -196,12 +200,14 @@ impl<P: Platform> Running<'_, Translated, P> {
         match vector {
             // The program has set TF itself, and the instruction that follows has completed.
             1 if self.work.traps() => return self.completed(),
-            // A hypervisor below the host has reported INT1 with its own address.
-            1 if !self.follows_int1() => {}
-            // RIP is that of the instruction after INT1 or INT3, which has one byte.
+            // RIP is that of the instruction after INT1 or INT3, which has one byte. A hypervisor
+            // below the host may report INT1 with its own address.
             1 | 3 => {
-                let cpu = &mut self.runner.context.cpu;
-                cpu.rip = cpu.rip.wrapping_sub(1);
+                let rip = self.runner.context.cpu.rip;
+                self.runner.context.cpu.rip = rip.wrapping_sub(1);
+                if vector == 1 && !self.is_at_int1() {
+                    self.runner.context.cpu.rip = rip;
+                }
                 self.begin_instruction();
             }
             _ => {}
@@ -209,12 +215,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.step_translated()
     }
 
-    /// Whether the byte before RIP is INT1.
-    fn follows_int1(&mut self) -> bool {
+    /// Whether the byte at CS:RIP is INT1.
+    fn is_at_int1(&mut self) -> bool {
         const INT1: u8 = 0xf1;
         let cpu = &self.runner.context.cpu;
         let mut byte = [0];
-        let place = self.view.place(cpu, cpu.rip.wrapping_sub(1), false);
+        let place = self.view.place(cpu, cpu.rip, false);
         place.is_ok_and(|it| {
             let at = PhysicalAddress(it.physical);
             self.view.memory.read(at, &mut byte) && byte == [INT1]
@@ -242,8 +248,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let is_page_of_rip = rip / PAGE_SIZE == linear.0 / PAGE_SIZE;
         // A page cannot be executed and stored to at the same time.
         let stores_to_itself = is_page_of_rip && kind == AccessKind::Write;
-        if self.runner.native.left_at.again(rip) || stores_to_itself {
-            return self.step_translated();
+        if self.runner.native.left_at.again(rip, stores_to_itself) {
+            return Ok(());
         }
         match self.processor().reach_natively(linear, kind) {
             Ok(Reached::Mapped) => Ok(()),
