@@ -86,6 +86,31 @@ impl GuestView {
         self.confirm(state);
     }
 
+    /// Maps a page that may be stored to and executed at the same time. Returns whether it is mapped
+    /// so: not if the monitor must see stores to it.
+    pub(crate) fn map_for_both(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        walk: &Translation,
+    ) -> bool {
+        self.memory.take_own(walk.physical.page());
+        self.follow_moved();
+        let named = native::named(linear);
+        let page = self.page(named, walk).filter(|page| page.writable);
+        let Some(page) = page else {
+            return false;
+        };
+        let is_mapped = self.map_run(Run {
+            executable: true,
+            ..page
+        });
+        self.translations.note_window(named, walk.page_size);
+        (self.translations).note_for_window(View::User, linear, walk, true);
+        self.confirm(state);
+        is_mapped
+    }
+
     /// The pages of code that the loaded space's program was seen to use, as far as it may fetch from
     /// them, in ascending order.
     pub(crate) fn known_code(&mut self, state: &CpuState) -> Vec<CodePage> {

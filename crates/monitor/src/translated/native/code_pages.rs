@@ -17,7 +17,19 @@ pub(in crate::translated) struct CodePages {
     pub(in crate::translated) refused: Refused,
     /// Pages whose code was written since it was judged. Programs may still have them mapped.
     written: Vec<u64>,
+    /// How often code of a page was written after it was found fit.
+    rewritten: FxHashMap<u64, u8>,
+    /// How many pages are trusted.
+    trusted: usize,
 }
+
+/// How often code of a page must be found fit and be written before the page is trusted: before some
+/// pages are, and then.
+const TRUSTED_AFTER: [u8; 2] = [3, 1];
+/// How many pages must be trusted until the others are sooner.
+const SOME_PAGES: usize = 4;
+/// The most pages whose rewriting is counted.
+const MOST_REWRITTEN: usize = 1 << 14;
 
 /// What the host refuses to programs, so that they may have it in their code.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -45,6 +57,9 @@ impl CodePages {
     /// Judges a page. Its lines are held from then on, so that [`Self::written`] learns of each
     /// write to the page; the caller must ensure that stores to it are tested.
     pub(super) fn judged(&mut self, page: u64, memory: &GuestMemory) -> Judgement {
+        if self.is_trusted(page) {
+            return Judgement::FIT;
+        }
         let refused = self.refused;
         *self.pages.entry(page).or_insert_with(|| {
             memory.code().hold(page, ALL_LINES);
@@ -55,9 +70,30 @@ impl CodePages {
         })
     }
 
-    /// Whether a page was judged and was not written since.
+    /// Whether a page was judged and was not written since, or need not be judged.
     pub(super) fn is_known(&self, page: u64) -> bool {
-        self.pages.contains_key(&page)
+        self.pages.contains_key(&page) || self.is_trusted(page)
+    }
+
+    /// Whether a page is trusted to hold code that may run natively, whatever is written there: a
+    /// compiler writes its code there, and was seen to write nothing else.
+    pub(super) fn is_trusted(&self, page: u64) -> bool {
+        let after = TRUSTED_AFTER[usize::from(self.trusted >= SOME_PAGES)];
+        self.rewritten
+            .get(&page)
+            .is_some_and(|&times| times >= after)
+    }
+
+    /// Counts that fit code of a page was written.
+    fn count_rewritten(&mut self, page: u64) {
+        if self.rewritten.len() >= MOST_REWRITTEN {
+            self.rewritten.clear();
+            self.trusted = 0;
+        }
+        let was_trusted = self.is_trusted(page);
+        let times = self.rewritten.entry(page).or_default();
+        *times = times.saturating_add(1);
+        self.trusted += usize::from(!was_trusted && self.is_trusted(page));
     }
 
     /// Where the first instruction of a page may begin if `before` precedes it. Both were judged.
@@ -80,8 +116,14 @@ impl CodePages {
 
     /// Follows a write to a page that may hold code. Returns whether the page was known.
     pub(in crate::translated) fn written(&mut self, page: u64, memory: &GuestMemory) -> bool {
-        if self.pages.remove(&page).is_none() {
+        let Some(judgement) = self.pages.remove(&page) else {
             return false;
+        };
+        match judgement.is_always_fit() {
+            true => self.count_rewritten(page),
+            false => {
+                self.rewritten.remove(&page);
+            }
         }
         self.starts
             .retain(|&(before, after), _| before != page && after != page);
@@ -93,5 +135,53 @@ impl CodePages {
     /// The pages that must be unmapped before a program runs again.
     pub(super) fn take_written(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: [u8; 2] = [0x90, 0xc3];
+    const CPUID: [u8; 2] = [0x0f, 0xa2];
+
+    /// Writes code to a page and has it judged. Returns whether it may run natively.
+    fn write(pages: &mut CodePages, memory: &mut GuestMemory, page: u64, code: [u8; 2]) -> bool {
+        memory.write(PhysicalAddress(page * PAGE_SIZE), &code);
+        pages.written(page, memory);
+        pages.judged(page, memory).is_always_fit()
+    }
+
+    #[test]
+    fn a_page_that_only_fit_code_is_written_to_becomes_trusted() {
+        let mut memory = GuestMemory::new(1 << 20).expect("memory");
+        let mut pages = CodePages::default();
+        for _ in 0..3 {
+            assert!(write(&mut pages, &mut memory, 1, USUAL));
+            assert!(!pages.is_trusted(1));
+        }
+        assert!(write(&mut pages, &mut memory, 1, USUAL));
+        assert!(pages.is_trusted(1));
+        // Code that reveals something ends the count.
+        for _ in 0..10 {
+            write(&mut pages, &mut memory, 2, USUAL);
+            assert!(!write(&mut pages, &mut memory, 2, CPUID));
+        }
+        assert!(!pages.is_trusted(2));
+    }
+
+    #[test]
+    fn after_some_pages_the_others_are_trusted_sooner() {
+        let mut memory = GuestMemory::new(1 << 20).expect("memory");
+        let mut pages = CodePages::default();
+        for page in 1..=4 {
+            for _ in 0..4 {
+                write(&mut pages, &mut memory, page, USUAL);
+            }
+        }
+        write(&mut pages, &mut memory, 5, USUAL);
+        assert!(!pages.is_trusted(5));
+        write(&mut pages, &mut memory, 5, USUAL);
+        assert!(pages.is_trusted(5));
     }
 }

@@ -194,6 +194,9 @@ impl Processor<'_> {
             return Ok(Reached::Not);
         }
         self.take_program_back();
+        if kind != AccessKind::Read && self.map_trusted(linear) {
+            return Ok(Reached::Mapped);
+        }
         if kind == AccessKind::Fetch {
             return Ok(self.map_code(linear));
         }
@@ -223,6 +226,18 @@ impl Processor<'_> {
         self.unmap_written();
         let code = self.view.memory.code();
         while !code.page_has_code(page) && !code.may_unwatch(page) {}
+    }
+
+    /// Maps a page for stores and execution at the same time, if the guest allows both and the page is
+    /// trusted. Returns whether it did.
+    fn map_trusted(&mut self, linear: LinearAddress) -> bool {
+        let cpu = &self.runner.context.cpu;
+        let mut walk = |kind| self.view.accessed(cpu, (linear, kind), WindowsOf::Native);
+        let (Some(_), Some(walk)) = (walk(AccessKind::Fetch), walk(AccessKind::Write)) else {
+            return false;
+        };
+        self.runner.native.code.is_trusted(walk.physical.page())
+            && self.view.map_for_both(cpu, linear, &walk)
     }
 
     /// Maps the page of a program's code and its neighbours, as far as they may run natively.

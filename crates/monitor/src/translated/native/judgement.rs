@@ -64,6 +64,13 @@ impl Judgement {
         head: [0; 2],
     };
 
+    /// That of a page without such an instruction.
+    pub(super) const FIT: Self = Self {
+        unfit_from: Starts::NONE,
+        tail: None,
+        head: [0; 2],
+    };
+
     /// Whether the page may run natively if its first instruction begins at any of these places.
     pub(super) const fn is_fit(self, starts: Starts) -> bool {
         !self.unfit_from.meets(starts)
