@@ -67,9 +67,12 @@ impl Hardware {
     pub fn of(config: &VmConfig) -> Self {
         let virtio = config.virtio_devices() as u8;
         let firmware = config.firmware.is_some();
-        let before = if firmware { CHIPSET_DEVICES - 1 } else { 0 };
+        let others = match firmware {
+            true => CHIPSET_DEVICES - 1,
+            false => u8::from(config.has_ide_drives()),
+        };
         Self {
-            pci_functions: config.pci.then_some(virtio + before),
+            pci_functions: config.pci.then_some(virtio + others),
             virtio_mmio: if config.pci { 0 } else { virtio },
             hpet: config.hpet,
             generation_id: config.generation_id,

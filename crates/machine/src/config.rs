@@ -335,8 +335,8 @@ pub enum ConfigError {
     TooManyPorts(usize),
     /// There are more IDE disks and CD-ROM drives than the two channels have places.
     TooManyIdeDrives(usize),
-    /// There are IDE drives, but the machine starts from a kernel and so has no IDE function.
-    IdeWithoutFirmware,
+    /// There are IDE drives, but no PCI bus for the IDE function.
+    IdeWithoutPci,
     /// There are more floppy drives than firmware supports.
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
@@ -383,9 +383,9 @@ impl fmt::Display for ConfigError {
                 "{count} IDE disks and CD-ROM drives: there is room for {}",
                 IdeFunction::PLACES
             ),
-            Self::IdeWithoutFirmware => write!(
+            Self::IdeWithoutPci => write!(
                 formatter,
-                "IDE disks (if=ide) and CD-ROMs need a machine that starts from firmware (without --kernel)"
+                "IDE disks (if=ide) and CD-ROMs need the PCI bus (--pci on)"
             ),
             Self::TooManyFloppies(count) => write!(
                 formatter,
@@ -412,11 +412,16 @@ impl VmConfig {
         drives.len() + networks.len() + shares.len() + console + vsock + others.count()
     }
 
+    /// Whether there are drives at the IDE function.
+    pub fn has_ide_drives(&self) -> bool {
+        self.ide_drives.iter().any(Option::is_some)
+    }
+
     /// Returns the maximum number of virtio devices of this machine.
     fn most_virtio_devices(&self) -> usize {
         match self.firmware {
             Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
-            None => MAX_VIRTIO_DEVICES,
+            None => MAX_VIRTIO_DEVICES - usize::from(self.has_ide_drives()),
         }
     }
 
@@ -456,8 +461,8 @@ impl VmConfig {
         if self.ports.len() > PortOptions::MAX_PORTS {
             return Err(ConfigError::TooManyPorts(self.ports.len()));
         }
-        if self.firmware.is_none() && self.ide_drives.iter().any(Option::is_some) {
-            return Err(ConfigError::IdeWithoutFirmware);
+        if !self.pci && self.has_ide_drives() {
+            return Err(ConfigError::IdeWithoutPci);
         }
         if self.floppies.len() > Floppy::MOST_DRIVES {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));

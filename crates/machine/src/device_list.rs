@@ -159,10 +159,16 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         let functions = virtio
             .into_iter()
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
-        let functions = functions.collect();
+        let mut functions: Vec<_> = functions.collect();
         devices.push(Box::new(match config.firmware {
             Some(_) => PciHost::with_chipset(chipset(ide), functions),
-            None => PciHost::new(functions),
+            None => {
+                // The last, so that virtio devices have the same numbers with it.
+                if config.has_ide_drives() {
+                    functions.push(Box::new(IdeFunction::new(ide, true)));
+                }
+                PciHost::new(functions)
+            }
         }));
     } else {
         for (index, device) in (0..).zip(virtio) {

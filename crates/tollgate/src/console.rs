@@ -183,7 +183,11 @@ pub struct Pty {
 }
 
 impl Pty {
-    fn open() -> io::Result<Self> {
+    /// Makes a pseudo-terminal.
+    ///
+    /// # Errors
+    /// The host has none.
+    pub fn open() -> io::Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
         unlockpt(&master)?;

@@ -1,6 +1,7 @@
 //! Reports errors of the command: one line on standard error.
 
 use std::io::Write;
+use std::sync::OnceLock;
 
 /// The reason why the command ends: one line for people, and an exit code for programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,10 +36,20 @@ impl Failure {
     }
 }
 
-/// Writes `tollgate: message` to standard error as exactly one line.
+/// The program's name in messages, if it is not `tollgate`.
+static NAME: OnceLock<String> = OnceLock::new();
+
+/// Sets the program's name in messages, once.
+pub fn set_name(name: &str) {
+    let _ = NAME.set(name.to_owned());
+}
+
+/// Writes `tollgate: message`, or another name of the program, to standard error as exactly one
+/// line.
 pub fn say(message: &str) {
+    let name = NAME.get().map_or("tollgate", String::as_str);
     // If standard error is closed, the message is lost.
-    let _ = writeln!(std::io::stderr(), "tollgate: {}", one_line(message));
+    let _ = writeln!(std::io::stderr(), "{name}: {}", one_line(message));
 }
 
 /// Replaces line breaks in `text` by spaces and escapes other control characters, because file

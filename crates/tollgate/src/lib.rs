@@ -43,6 +43,7 @@ mod net;
 mod perf_map;
 mod png_display;
 mod port;
+mod qemu;
 mod refusals;
 mod run;
 mod serial_target;
@@ -72,6 +73,7 @@ use cli::Subcommand;
 
 pub use control::server::serve_connection;
 pub use firecracker::main as firecracker_main;
+pub use qemu::main as qemu_main;
 
 /// The entry of the command: reads the process's arguments and executes them.
 pub fn main() -> ExitCode {

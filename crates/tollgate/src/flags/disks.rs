@@ -26,7 +26,7 @@ pub struct DiskArguments {
     /// backing=any           an image may name any file as its backing file or data file (default)
     /// backing=same-dir|none only files in its own folder, or none: for images of strangers
     /// serial=TEXT           the serial number that the guest reads, at most 20 characters
-    /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk of a PIIX3
+    /// if=virtio|ide         a virtio device (default), or an ATA disk of a PIIX3
     /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own
     /// cyls=N,heads=N,secs=N with if=ide: the disk's geometry; default: from its partitions
     ///

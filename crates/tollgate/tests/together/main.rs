@@ -52,6 +52,7 @@ mod pc_system;
 mod program_names;
 mod public_kernels;
 mod python;
+mod qemu;
 mod real_system;
 mod running;
 mod small_system;

@@ -1,0 +1,437 @@
+//! The machine and its surroundings that a command line describes: plain data.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+/// The kind of machine. Tollgate has one PC, which takes the place of all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MachineKind {
+    /// A PC with the 440FX chip set.
+    #[default]
+    Pc,
+    /// A PC with the Q35 chip set.
+    Q35,
+    /// A machine without firmware tables whose virtio devices are not on PCI.
+    Microvm,
+    /// A PC without PCI.
+    Isapc,
+}
+
+/// A feature of the processor that was added or removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuFeature {
+    /// The feature's name.
+    pub name: String,
+    /// Whether the guest is shown it.
+    pub is_on: bool,
+}
+
+/// The processor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Processor {
+    /// The model's name; `max` if none was given.
+    pub model: String,
+    /// Added and removed features, in their order.
+    pub features: Vec<CpuFeature>,
+}
+
+/// The format of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DriveFormat {
+    /// The bytes of the disk.
+    Raw,
+    /// QEMU's format.
+    Qcow2,
+}
+
+/// What happens to writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cache {
+    /// They are safe after a flush.
+    #[default]
+    Writeback,
+    /// They also bypass the host's page cache.
+    None,
+    /// Flushes have no effect.
+    Unsafe,
+}
+
+/// How the guest reaches a drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interface {
+    /// A virtio disk.
+    Virtio,
+    /// A disk at the IDE function.
+    IdeDisk,
+    /// A CD-ROM drive at the IDE function.
+    IdeCdRom,
+    /// A floppy drive.
+    Floppy,
+}
+
+/// A drive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Drive {
+    /// The drive's name, for monitors.
+    pub id: String,
+    /// How the guest reaches it.
+    pub interface: Interface,
+    /// Its place among the drives of its interface, if one was named: for IDE two for each channel.
+    pub place: Option<usize>,
+    /// The image. `None` is an empty drive.
+    pub file: Option<PathBuf>,
+    /// The image's format. `None`: it is found out.
+    pub format: Option<DriveFormat>,
+    /// Whether the guest cannot write.
+    pub readonly: bool,
+    /// Whether the guest's writes are discarded at the end.
+    pub snapshot: bool,
+    /// What happens to writes.
+    pub cache: Cache,
+    /// Whether the host gets back what the guest discards.
+    pub discard: bool,
+    /// The serial number that the guest reads.
+    pub serial: String,
+    /// The place in the order in which firmware boots.
+    pub boot_index: Option<u64>,
+}
+
+/// A forwarded port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Forward {
+    /// Whether it is one of UDP.
+    pub is_udp: bool,
+    /// The host's address. `None`: all addresses.
+    pub host: Option<IpAddr>,
+    /// The host's port.
+    pub host_port: u16,
+    /// The guest's address. `None`: the one that it gets by DHCP.
+    pub guest: Option<Ipv4Addr>,
+    /// The guest's port.
+    pub guest_port: u16,
+}
+
+/// The other end of an adapter's cable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NetworkKind {
+    /// A network in this process.
+    User {
+        /// Forwarded ports.
+        forwards: Vec<Forward>,
+        /// Whether the guest reaches nothing outside.
+        restrict: bool,
+    },
+    /// A stream socket at a path that carries frames.
+    Socket(PathBuf),
+    /// An interface of the host.
+    Tap(String),
+    /// An open descriptor.
+    Descriptor(i32),
+}
+
+/// A network adapter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// The other end of its cable.
+    pub kind: NetworkKind,
+    /// The adapter's address.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A place of the host that characters come from and go to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// Nowhere.
+    Null,
+    /// Standard input and output.
+    Stdio {
+        /// Whether keys of the terminal send signals.
+        signals: bool,
+    },
+    /// A file that output is written to.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Whether its content stays.
+        append: bool,
+        /// The file that input comes from.
+        input: Option<PathBuf>,
+    },
+    /// Two pipes, `PATH.in` and `PATH.out`, or one at the path itself.
+    Pipe(PathBuf),
+    /// A new pseudo-terminal.
+    Pty,
+    /// A terminal or another device of the host.
+    Device(PathBuf),
+    /// A buffer that keeps the last bytes.
+    Ring(usize),
+    /// A stream socket.
+    Socket {
+        /// Its place.
+        place: Place,
+        /// Whether it waits for clients, instead of being one.
+        server: bool,
+        /// Whether the machine starts only when the first client has come.
+        wait: bool,
+        /// After how many seconds a client that lost its connection connects again.
+        reconnect: Option<u64>,
+        /// Whether the options of Telnet are answered.
+        telnet: bool,
+    },
+}
+
+/// The place of a socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A path.
+    Unix(PathBuf),
+    /// A host and a port.
+    Tcp(String, u16),
+    /// An open descriptor.
+    Descriptor(i32),
+}
+
+/// A place for characters, with its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Character {
+    /// The name by which ports and monitors refer to it.
+    pub id: String,
+    /// The place.
+    pub backend: Backend,
+    /// Whether several users share it, between which a key switches.
+    pub mux: bool,
+    /// A file that also gets the output.
+    pub log: Option<(PathBuf, bool)>,
+}
+
+/// A port of a virtio console.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// The name by which the guest finds it.
+    pub name: String,
+    /// Whether the guest uses it as a console.
+    pub is_console: bool,
+    /// The name of its place for characters. `None`: nowhere.
+    pub character: Option<String>,
+}
+
+/// A serial port: the name of its place for characters, or nothing at its other end.
+pub type SerialPort = Option<String>;
+
+/// A debug console: its port, and the name of its place for characters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DebugConsole {
+    /// The port.
+    pub port: u16,
+    /// The name of its place for characters.
+    pub character: String,
+}
+
+/// What a monitor understands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MonitorMode {
+    /// Lines that a person types.
+    Readline,
+    /// JSON (QMP); true: in several lines.
+    Control(bool),
+}
+
+/// A monitor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Monitor {
+    /// The name of its place for characters.
+    pub character: String,
+    /// What it understands.
+    pub mode: MonitorMode,
+}
+
+/// The ports at which a write ends the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExitPort {
+    /// The first port.
+    pub port: u16,
+    /// The number of ports.
+    pub count: u16,
+}
+
+/// The content of a file for the guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FirmwareText {
+    /// This text.
+    Text(String),
+    /// The content of a file of the host.
+    File(PathBuf),
+}
+
+/// A file that the guest reads by fw_cfg.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FirmwareFile {
+    /// Its name.
+    pub name: String,
+    /// Its content.
+    pub content: FirmwareText,
+}
+
+/// The time that the clock shows at the start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum RtcBase {
+    /// The present time, UTC.
+    #[default]
+    Utc,
+    /// The present time of the host's time zone.
+    Local,
+}
+
+/// Where the screen is shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Display {
+    /// Nowhere.
+    #[default]
+    None,
+    /// In this terminal.
+    Curses,
+    /// In VNC viewers: the value of `-vnc`.
+    Vnc(String),
+}
+
+/// A drive that firmware boots from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BootDevice {
+    /// A floppy disk.
+    Floppy,
+    /// A disk.
+    Disk,
+    /// A CD-ROM.
+    CdRom,
+    /// The network.
+    Network,
+}
+
+/// Everything that a command line describes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Configuration {
+    /// The machine's name.
+    pub name: Option<String>,
+    /// The machine's identifier.
+    pub uuid: Option<String>,
+    /// The kind of machine.
+    pub machine: MachineKind,
+    /// Guest RAM in bytes.
+    pub memory_bytes: u64,
+    /// The number of processors that was asked for.
+    pub processors: u64,
+    /// The processor.
+    pub processor: Processor,
+    /// The kernel.
+    pub kernel: Option<PathBuf>,
+    /// Its initial RAM disk, or multiboot modules.
+    pub initrd: Option<String>,
+    /// Its command line.
+    pub append: String,
+    /// The firmware.
+    pub firmware: Option<PathBuf>,
+    /// Folders in which firmware is looked for.
+    pub firmware_folders: Vec<PathBuf>,
+    /// Whether the guest is offered ACPI tables.
+    pub acpi: bool,
+    /// Whether the machine has a high-precision event timer.
+    pub hpet: bool,
+    /// Whether guest RAM is locked.
+    pub locked_memory: bool,
+    /// The drives.
+    pub drives: Vec<Drive>,
+    /// The drives that firmware boots from, in their order; empty: the customary order.
+    pub boot_order: Vec<BootDevice>,
+    /// The network adapters.
+    pub networks: Vec<Network>,
+    /// Whether there is a virtio device of random bytes.
+    pub rng: bool,
+    /// Whether there is a virtio memory balloon.
+    pub balloon: bool,
+    /// The places for characters.
+    pub characters: Vec<Character>,
+    /// The serial ports.
+    pub serial: Vec<SerialPort>,
+    /// The debug console.
+    pub debug_console: Option<DebugConsole>,
+    /// The ports of virtio consoles.
+    pub ports: Vec<Port>,
+    /// The monitors.
+    pub monitors: Vec<Monitor>,
+    /// The ports at which a write ends the machine.
+    pub exit_port: Option<ExitPort>,
+    /// Whether a panic that the guest reports ends the machine.
+    pub panic_device: bool,
+    /// Files for the guest.
+    pub firmware_files: Vec<FirmwareFile>,
+    /// The time that the clock shows at the start.
+    pub rtc: RtcBase,
+    /// Where the screen is shown.
+    pub display: Display,
+    /// Whether a reset ends the machine.
+    pub no_reboot: bool,
+    /// Whether the machine stays, paused, when the guest has switched it off.
+    pub no_shutdown: bool,
+    /// Whether a panic of the guest ends the process with exit code 1.
+    pub panic_fails: bool,
+    /// Whether the machine begins paused.
+    pub paused: bool,
+    /// The key that precedes commands to a shared terminal: the number of a character.
+    pub escape: u8,
+    /// Whether the process continues in the background.
+    pub daemonize: bool,
+    /// The file for the process's number.
+    pub pid_file: Option<PathBuf>,
+    /// The file for messages.
+    pub log_file: Option<PathBuf>,
+    /// What is worth knowing and wrong for none: lines to show.
+    pub warnings: Vec<String>,
+}
+
+impl Default for Configuration {
+    fn default() -> Self {
+        Self {
+            name: None,
+            uuid: None,
+            machine: MachineKind::Pc,
+            memory_bytes: 128 << 20,
+            processors: 1,
+            processor: Processor {
+                model: "max".into(),
+                features: Vec::new(),
+            },
+            kernel: None,
+            initrd: None,
+            append: String::new(),
+            firmware: None,
+            firmware_folders: Vec::new(),
+            acpi: true,
+            hpet: true,
+            locked_memory: false,
+            drives: Vec::new(),
+            boot_order: Vec::new(),
+            networks: Vec::new(),
+            rng: false,
+            balloon: false,
+            characters: Vec::new(),
+            serial: Vec::new(),
+            debug_console: None,
+            ports: Vec::new(),
+            monitors: Vec::new(),
+            exit_port: None,
+            panic_device: false,
+            firmware_files: Vec::new(),
+            rtc: RtcBase::Utc,
+            display: Display::None,
+            no_reboot: false,
+            no_shutdown: false,
+            panic_fails: false,
+            paused: false,
+            escape: 1,
+            daemonize: false,
+            pid_file: None,
+            log_file: None,
+            warnings: Vec::new(),
+        }
+    }
+}

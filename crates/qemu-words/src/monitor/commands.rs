@@ -1,0 +1,288 @@
+//! The commands of QMP that order something. Those that ask are in `queries`.
+
+use super::{Event, Hmp, Machine, PictureForm, RunState, queries};
+use serde_json::{Value, json};
+
+/// Why a command failed: a class of QMP's, and one line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    class: &'static str,
+    why: String,
+}
+
+impl Fault {
+    /// A failure of the most frequent class.
+    pub fn generic(why: impl Into<String>) -> Self {
+        Self {
+            class: "GenericError",
+            why: why.into(),
+        }
+    }
+
+    /// There is no such command, or not now.
+    pub fn no_command(why: impl Into<String>) -> Self {
+        Self {
+            class: "CommandNotFound",
+            why: why.into(),
+        }
+    }
+
+    /// There is no device or place with this name.
+    pub fn no_device(name: &str) -> Self {
+        Self {
+            class: "DeviceNotFound",
+            why: format!("Device '{name}' not found"),
+        }
+    }
+
+    /// The fault as QMP has it.
+    pub fn json(&self) -> Value {
+        json!({"class": self.class, "desc": self.why})
+    }
+}
+
+impl From<String> for Fault {
+    fn from(why: String) -> Self {
+        Self::generic(why)
+    }
+}
+
+/// The names of all commands.
+pub const NAMES: &[&str] = &[
+    "blockdev-change-medium",
+    "change",
+    "cont",
+    "device_add",
+    "device_del",
+    "eject",
+    "human-monitor-command",
+    "input-send-event",
+    "migrate",
+    "qmp_capabilities",
+    "qom-get",
+    "qom-list",
+    "query-balloon",
+    "query-block",
+    "query-chardev",
+    "query-commands",
+    "query-cpu-definitions",
+    "query-cpus-fast",
+    "query-iothreads",
+    "query-kvm",
+    "query-machines",
+    "query-memory-size-summary",
+    "query-migrate",
+    "query-name",
+    "query-named-block-nodes",
+    "query-pci",
+    "query-status",
+    "query-target",
+    "query-uuid",
+    "query-version",
+    "quit",
+    "ringbuf-read",
+    "screendump",
+    "send-key",
+    "stop",
+    "system_powerdown",
+    "system_reset",
+];
+
+/// The arguments of a command.
+struct Arguments<'a>(&'a Value);
+
+impl<'a> Arguments<'a> {
+    fn text(&self, key: &str) -> Result<Option<&'a str>, Fault> {
+        let wrong = || {
+            Fault::generic(format!(
+                "Invalid parameter type for '{key}', expected: string"
+            ))
+        };
+        self.0
+            .get(key)
+            .map(|value| value.as_str().ok_or_else(wrong))
+            .transpose()
+    }
+
+    fn required(&self, key: &str) -> Result<&'a str, Fault> {
+        self.text(key)?
+            .ok_or_else(|| Fault::generic(format!("Parameter '{key}' is missing")))
+    }
+
+    fn is_on(&self, key: &str) -> bool {
+        self.0.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+/// Carries a command out.
+pub fn execute(name: &str, arguments: &Value, machine: &mut dyn Machine) -> Result<Value, Fault> {
+    let given = Arguments(arguments);
+    if let Some(answer) = queries::answer(name, machine) {
+        return answer;
+    }
+    match name {
+        "stop" => stop(machine)?,
+        "cont" => resume(machine)?,
+        "system_powerdown" => {
+            machine.power_button();
+            machine.tell(Event::Powerdown);
+        }
+        "system_reset" => machine.reset(),
+        "quit" => machine.quit(),
+        "eject" => {
+            let drive = drive(&given, machine)?;
+            machine.change_medium(drive, None, given.is_on("force"))?;
+        }
+        "change" => {
+            let drive = drive(&given, machine)?;
+            machine.change_medium(drive, Some(given.required("target")?), false)?;
+        }
+        "blockdev-change-medium" => {
+            let drive = drive(&given, machine)?;
+            let file = given.required("filename")?;
+            machine.change_medium(drive, Some(file), given.is_on("force"))?;
+        }
+        "screendump" => {
+            let form = match given.text("format")? {
+                None | Some("ppm") => PictureForm::Ppm,
+                Some("png") => PictureForm::Png,
+                Some(form) => {
+                    let why = format!("Parameter 'format' does not accept value '{form}'");
+                    return Err(Fault::generic(why));
+                }
+            };
+            machine.picture(given.required("filename")?, form)?;
+        }
+        "send-key" => {
+            let keys = arguments.get("keys").and_then(Value::as_array);
+            let keys = keys.ok_or_else(|| Fault::generic("Parameter 'keys' is missing"))?;
+            let keys = keys.iter().map(key_name).collect::<Result<Vec<_>, _>>()?;
+            machine.press(&keys)?;
+        }
+        "input-send-event" => send_events(arguments, machine)?,
+        "migrate" => {
+            let uri = given.required("uri")?;
+            let path = uri.strip_prefix("file:").ok_or_else(|| {
+                Fault::generic("a machine is written to a file: give the uri file:PATH")
+            })?;
+            machine.save(path)?;
+        }
+        "ringbuf-read" => {
+            let size = arguments.get("size").and_then(Value::as_u64);
+            let size = size.ok_or_else(|| Fault::generic("Parameter 'size' is missing"))?;
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            let bytes = machine.read_ring(given.required("device")?, size)?;
+            return Ok(json!(match given.text("format")? {
+                Some("base64") => base64(&bytes),
+                _ => String::from_utf8_lossy(&bytes).into_owned(),
+            }));
+        }
+        "human-monitor-command" => {
+            let line = given.required("command-line")?;
+            return Ok(json!(Hmp::line(line, machine)));
+        }
+        "device_add" | "device_del" => {
+            let why = "the machine's devices do not change while it runs";
+            return Err(Fault::generic(why));
+        }
+        name => {
+            return Err(Fault::no_command(format!(
+                "The command {name} has not been found"
+            )));
+        }
+    }
+    Ok(json!({}))
+}
+
+/// Pauses the machine, and reports that.
+pub fn stop(machine: &mut dyn Machine) -> Result<(), String> {
+    if machine.state() == RunState::Running {
+        machine.stop()?;
+        machine.tell(Event::Stop);
+    }
+    Ok(())
+}
+
+/// Ends a pause, and reports that.
+pub fn resume(machine: &mut dyn Machine) -> Result<(), String> {
+    if machine.state() != RunState::Running {
+        machine.resume()?;
+        machine.tell(Event::Resume);
+    }
+    Ok(())
+}
+
+/// The number of the drive that a command names.
+fn drive(given: &Arguments<'_>, machine: &dyn Machine) -> Result<usize, Fault> {
+    let name = match given.text("device")? {
+        Some(name) => name,
+        None => given.required("id")?,
+    };
+    number_of(name, machine).ok_or_else(|| Fault::no_device(name))
+}
+
+/// The number of a drive with this name.
+pub fn number_of(name: &str, machine: &dyn Machine) -> Option<usize> {
+    let mut drives = machine.configuration().drives.iter();
+    drives.position(|drive| drive.id == name)
+}
+
+/// The name of a key: `{"type": "qcode", "data": "ret"}`.
+fn key_name(key: &Value) -> Result<&str, Fault> {
+    let wrong = || Fault::generic("a key is {\"type\": \"qcode\", \"data\": NAME}");
+    match key["type"].as_str() {
+        Some("qcode") => key["data"].as_str().ok_or_else(wrong),
+        _ => Err(wrong()),
+    }
+}
+
+/// Sends keys of `input-send-event`.
+fn send_events(arguments: &Value, machine: &mut dyn Machine) -> Result<(), Fault> {
+    let events = arguments["events"].as_array();
+    let events = events.ok_or_else(|| Fault::generic("Parameter 'events' is missing"))?;
+    for event in events {
+        let data = &event["data"];
+        if event["type"] != "key" {
+            return Err(Fault::generic("events are keys here"));
+        }
+        let down = data["down"].as_bool();
+        let down = down.ok_or_else(|| Fault::generic("Parameter 'down' is missing"))?;
+        machine.key(key_name(&data["key"])?, down)?;
+    }
+    Ok(())
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for part in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(part.get(index).copied().unwrap_or(0));
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for index in 0..4 {
+            let digit = (word >> (18 - 6 * index)) as usize & 63;
+            text.push(match index <= part.len() {
+                true => char::from(DIGITS[digit]),
+                false => '=',
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_padded() {
+        assert_eq!(base64(b""), "");
+        assert_eq!(base64(b"f"), "Zg==");
+        assert_eq!(base64(b"fo"), "Zm8=");
+        assert_eq!(base64(b"foob"), "Zm9vYg==");
+    }
+
+    #[test]
+    fn the_names_are_sorted() {
+        assert!(NAMES.is_sorted());
+    }
+}

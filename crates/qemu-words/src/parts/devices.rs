@@ -1,0 +1,238 @@
+//! `-device`: one match over the devices that there are.
+
+use crate::build::Builder;
+use crate::configuration::{DebugConsole, Drive, ExitPort, Interface, Network, Port};
+use crate::key_values::KeyValues;
+use crate::numbers;
+use crate::properties::{self, OF_ANY_DEVICE};
+use crate::refusal::Refusal;
+
+/// Reasons for devices that are not there, by the beginnings of their names.
+const MISSING: &[(&str, &str)] = &[
+    ("virtio-9p", "there is no virtio-9p yet"),
+    ("virtio-scsi", "there is no SCSI yet"),
+    ("scsi-", "there is no SCSI yet"),
+    ("vhost-user", "devices in other processes are not there"),
+    (
+        "vhost-vsock",
+        "sockets between guest and host need a path: 'tollgate run --vsock'",
+    ),
+    ("virtio-gpu", "there is no virtio display adapter"),
+    ("virtio-vga", "there is no virtio display adapter"),
+    ("usb-", "there is no USB"),
+    ("e1000", "the network adapter is virtio-net-pci"),
+    ("rtl8139", "the network adapter is virtio-net-pci"),
+    ("ne2k", "the network adapter is virtio-net-pci"),
+    ("pcnet", "the network adapter is virtio-net-pci"),
+    ("vmxnet3", "the network adapter is virtio-net-pci"),
+    ("i6300esb", "there is no watchdog yet"),
+    ("ib700", "there is no watchdog yet"),
+    ("vfio-", "devices of the host are not passed on"),
+    ("nvme", "disks are virtio-blk-pci or IDE"),
+    ("tpm", "there is no TPM"),
+];
+
+impl Builder {
+    /// Notes a device until all other options are known.
+    pub fn device(&mut self, value: &str, list: KeyValues) -> Result<(), Refusal> {
+        let driver = list.peek("driver").ok_or("Parameter 'driver' is missing")?;
+        if properties::find_device(driver).is_none() {
+            let reason = MISSING.iter().find(|(name, _)| driver.starts_with(name));
+            return Err(match reason {
+                Some((_, reason)) => format!("{driver}: {reason}").into(),
+                None => {
+                    format!("'{driver}' is not a device that Tollgate has; see -device help").into()
+                }
+            });
+        }
+        self.devices.push((format!("-device {value}"), list));
+        Ok(())
+    }
+
+    /// Adds a device to the configuration.
+    pub fn add_device(&mut self, mut list: KeyValues) -> Result<(), Refusal> {
+        let driver = list.required("driver")?;
+        let known = properties::find_device(&driver).ok_or("no such device")?;
+        for (global, property, value) in &self.globals {
+            if known.names.contains(&&**global) {
+                list.set_default(property, value);
+            }
+        }
+        list.ignore(OF_ANY_DEVICE);
+        list.ignore(known.indifferent);
+        list.ignore_where(|key, _| key.starts_with("x-") || key.starts_with("bus."));
+        match known.names[0] {
+            "virtio-blk-pci" => {
+                let drive = self.drive_for_device(&mut list)?;
+                let drive = drive.ok_or("drive property not set")?;
+                self.add_disk(drive, Interface::Virtio, &mut list)?;
+            }
+            "ide-hd" | "ide-cd" => {
+                let interface = match known.names[0] {
+                    "ide-hd" => Interface::IdeDisk,
+                    _ => Interface::IdeCdRom,
+                };
+                list.ignore(&["model", "ver", "wwn", "rotation_rate"]);
+                let place = ide_place(&list, list.number_of("unit")?);
+                let drive = self.drive_for_device(&mut list)?;
+                let mut drive = match (drive, interface) {
+                    (Some(drive), _) => drive,
+                    (None, Interface::IdeCdRom) => self.empty(interface),
+                    (None, _) => return Err("No drive specified".into()),
+                };
+                drive.place = place;
+                list.ignore(&["unit"]);
+                self.add_disk(drive, interface, &mut list)?;
+            }
+            "floppy" => {
+                let unit = list.number("unit")?;
+                let drive = self.drive_for_device(&mut list)?;
+                let mut drive = drive.unwrap_or_else(|| self.empty(Interface::Floppy));
+                drive.place = unit.map(|unit| usize::try_from(unit).unwrap_or(usize::MAX));
+                self.add_disk(drive, Interface::Floppy, &mut list)?;
+            }
+            "virtio-net-pci" => {
+                let mac = list
+                    .take("mac")
+                    .map(|text| super::networks::mac(&text))
+                    .transpose()?;
+                match list.take("netdev") {
+                    None => self.warn(format!("{driver} has no network and is left out")),
+                    Some(id) => {
+                        let place = self.netdevs.iter().position(|(known, _)| *known == id);
+                        let place = place.ok_or_else(|| {
+                            Refusal(format!("Property 'netdev' can't find value '{id}'"))
+                        })?;
+                        let (_, kind) = self.netdevs.remove(place);
+                        self.config.networks.push(Network { kind, mac });
+                    }
+                }
+            }
+            "virtconsole" | "virtserialport" => {
+                let is_console = known.names[0] == "virtconsole";
+                let number = self.config.ports.len();
+                let name = list.take("name");
+                let character = list.take("chardev");
+                if name.is_none() && !is_console {
+                    self.warn("a port without a name is found by its number only");
+                }
+                self.config.ports.push(Port {
+                    name: name.unwrap_or_else(|| format!("port{number}")),
+                    is_console,
+                    character,
+                });
+            }
+            "isa-serial" => {
+                let id = list.required("chardev")?;
+                self.serial.push(format!("chardev:{id}"));
+            }
+            "virtio-rng-pci" => {
+                let rng = list.peek("rng").map(str::to_owned);
+                if let Some(id) = rng.filter(|id| !self.objects.contains(id)) {
+                    return Err(format!("Property 'rng' can't find value '{id}'").into());
+                }
+                self.config.rng = true;
+            }
+            "virtio-balloon-pci" => self.config.balloon = true,
+            "isa-debug-exit" => {
+                let port = |key: &str, value: Option<u64>, default: u16| {
+                    let value = value.unwrap_or(default.into());
+                    u16::try_from(value).map_err(|_| Refusal(format!("{key} is a 16-bit number")))
+                };
+                let count = port("iosize", list.number("iosize")?, 2)?;
+                let port = port("iobase", list.number("iobase")?, 0x501)?;
+                if count == 0 || port.checked_add(count - 1).is_none() {
+                    return Err("iobase and iosize name no ports".into());
+                }
+                self.config.exit_port = Some(ExitPort { port, count });
+            }
+            "isa-debugcon" => {
+                let port = list.number("iobase")?.unwrap_or(0xe9);
+                let port = u16::try_from(port).map_err(|_| "iobase is a 16-bit number")?;
+                let character = list.required("chardev")?;
+                self.add_debug_console(port, character)?;
+            }
+            "pvpanic" => self.config.panic_device = true,
+            "vmgenid" => match list.take("guid").as_deref() {
+                None | Some("auto") => {}
+                Some(_) => return Err("guid: the generation ID is chosen by chance".into()),
+            },
+            // Bridges, controllers and clocks need nothing.
+            _ => {}
+        }
+        match list.rest().next() {
+            Some((key, _)) => Err(format!("Property '{driver}.{key}' not found").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the debug console, of which there is one.
+    pub fn add_debug_console(&mut self, port: u16, character: String) -> Result<(), Refusal> {
+        if self.config.debug_console.is_some() {
+            return Err("there is one debug console".into());
+        }
+        self.config.debug_console = Some(DebugConsole { port, character });
+        Ok(())
+    }
+
+    fn empty(&self, interface: Interface) -> Drive {
+        Drive {
+            id: String::new(),
+            interface,
+            place: None,
+            file: None,
+            format: None,
+            readonly: interface == Interface::IdeCdRom,
+            snapshot: false,
+            cache: crate::Cache::Writeback,
+            discard: false,
+            serial: String::new(),
+            boot_index: None,
+        }
+    }
+
+    fn add_disk(
+        &mut self,
+        mut drive: Drive,
+        interface: Interface,
+        list: &mut KeyValues,
+    ) -> Result<(), Refusal> {
+        drive.interface = interface;
+        drive.readonly |= interface == Interface::IdeCdRom;
+        if let Some(serial) = list.take("serial") {
+            drive.serial = serial;
+        }
+        drive.boot_index = list.number("bootindex")?;
+        for key in ["logical_block_size", "block_size"] {
+            if let Some(size) = list.take(key)
+                && numbers::size(key, &size, 1)? != 512
+            {
+                return Err(format!("{key}: blocks have 512 bytes").into());
+            }
+        }
+        if drive.id.is_empty() {
+            drive.id = format!("drive{}", self.config.drives.len());
+        }
+        self.config.drives.push(drive);
+        Ok(())
+    }
+}
+
+/// The place that `bus=ide.0,unit=1` names.
+fn ide_place(list: &KeyValues, unit: Option<u64>) -> Option<usize> {
+    let bus = list
+        .peek("bus")?
+        .rsplit_once('.')?
+        .1
+        .parse::<usize>()
+        .ok()?;
+    let is_ide = list.peek("bus")?.starts_with("ide.");
+    let unit = unit
+        .and_then(|unit| usize::try_from(unit).ok())
+        .unwrap_or(0);
+    // With AHCI, as on q35, each bus has one place.
+    is_ide.then_some(match (bus, unit) {
+        (0..=1, _) => 2 * bus + unit,
+        (bus, _) => bus,
+    })
+}

@@ -1,0 +1,313 @@
+//! Makes the machine's configuration of QEMU's words.
+
+use std::path::{Path, PathBuf};
+
+use tollgate_host_facts::file_words::reading;
+use tollgate_machine::boot::firmware;
+use tollgate_machine::config::{
+    Cache, DriveOptions, Format, HostForward, IdeDrive, MacAddress, MemoryBackingChoice,
+    NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, RtcBase, Transport,
+    TripleFaultAction, UserOptions, VmConfig,
+};
+use tollgate_machine::devices::fw_cfg::FwCfgFile;
+use tollgate_machine::vm_handle::RemovableDrive;
+use tollgate_qemu_words::{
+    self as words, Configuration, Drive, DriveFormat, FirmwareText, Interface, MachineKind,
+};
+
+use super::{boot_order, failed, processor};
+use crate::failure::{Failure, say};
+use crate::files;
+
+/// The maximum size of a file for the guest in bytes.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The machine that the words describe. Its ports of virtio consoles are added later.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
+    let chosen = processor::chosen(config);
+    for warning in config.warnings.iter().chain(&chosen.warnings) {
+        say(&format!("warning: {warning}"));
+    }
+    let ide = ide_places(config)?;
+    let mut machine = VmConfig {
+        memory_bytes: config.memory_bytes,
+        memory_backing: match config.locked_memory {
+            true => MemoryBackingChoice::Resident,
+            false => MemoryBackingChoice::Anonymous,
+        },
+        kernel: config.kernel.clone().unwrap_or_default(),
+        firmware: firmware(config)?,
+        initrd: config.initrd.clone(),
+        append: config.append.clone(),
+        cpu: chosen.cpu,
+        paravirtual: match chosen.kvm {
+            true => Paravirtual::Kvm,
+            false => Paravirtual::None,
+        },
+        triple_fault: TripleFaultAction::Reset,
+        acpi: config.acpi,
+        hpet: config.hpet,
+        boot_order: boot_order::kinds(config),
+        ide_drives: ide.clone().map(|place| place.map(|(drive, _)| drive)),
+        drives: of_kind(config, Interface::Virtio).map(options).collect(),
+        floppies: floppies(config)?,
+        networks: config
+            .networks
+            .iter()
+            .map(network)
+            .collect::<Result<_, _>>()?,
+        rtc_base: match config.rtc {
+            words::RtcBase::Utc => RtcBase::Universal,
+            words::RtcBase::Local => RtcBase::Local,
+        },
+        ..VmConfig::default()
+    };
+    if machine.firmware.is_none() {
+        // These machines have no PCI bus; firmware needs one.
+        machine.pci = !matches!(config.machine, MachineKind::Microvm | MachineKind::Isapc);
+    }
+    for (is_there, device) in [
+        (config.rng, OptionalDevice::VirtioRng),
+        (config.balloon, OptionalDevice::VirtioBalloon),
+    ] {
+        if is_there {
+            machine.devices.push(device);
+        }
+    }
+    for file in &config.firmware_files {
+        let content = match &file.content {
+            FirmwareText::Text(text) => text.clone().into_bytes(),
+            FirmwareText::File(path) => files::read(path, "-fw_cfg", MOST_BYTES)?,
+        };
+        machine.fw_cfg_files.push(FwCfgFile {
+            name: file.name.clone(),
+            content,
+        });
+    }
+    if machine.firmware.is_some() {
+        machine.fw_cfg_files.extend(firmware::find_video());
+        let names = ide.map(|place| place.map(|(_, id)| id));
+        machine
+            .fw_cfg_files
+            .extend(boot_order::file(config, &names));
+    } else {
+        check_readable(&machine.kernel, "-kernel")?;
+    }
+    Ok(machine)
+}
+
+fn of_kind(config: &Configuration, interface: Interface) -> impl Iterator<Item = &Drive> {
+    let drives = config.drives.iter();
+    drives.filter(move |drive| drive.interface == interface)
+}
+
+/// The drives whose media can be changed, in the order of all drives.
+pub fn removable_drives(config: &Configuration) -> Vec<Option<RemovableDrive>> {
+    let places = ide_places(config).unwrap_or_default();
+    let discs = places.iter().flatten();
+    let discs = discs.filter(|(drive, _)| matches!(drive, IdeDrive::CdRom(_)));
+    let discs: Vec<&String> = discs.map(|(_, id)| id).collect();
+    let mut floppies = 0..;
+    let drives = config.drives.iter().map(|drive| match drive.interface {
+        Interface::IdeCdRom => {
+            let number = discs.iter().position(|id| **id == drive.id)?;
+            Some(RemovableDrive::CdRom(number as u8))
+        }
+        Interface::Floppy => {
+            let next = floppies.next();
+            let number = drive.place.or(next)?;
+            Some(RemovableDrive::Floppy(u8::try_from(number).ok()?))
+        }
+        Interface::Virtio | Interface::IdeDisk => None,
+    });
+    drives.collect()
+}
+
+/// Another medium for a drive. Its format is found out.
+pub fn medium(drive: &Drive, file: &str) -> DriveOptions {
+    DriveOptions {
+        path: file.into(),
+        format: None,
+        ..options(drive)
+    }
+}
+
+/// The options of a drive with an image.
+fn options(drive: &Drive) -> DriveOptions {
+    DriveOptions {
+        format: drive.format.map(|format| match format {
+            DriveFormat::Raw => Format::Raw,
+            DriveFormat::Qcow2 => Format::Qcow2,
+        }),
+        readonly: drive.readonly,
+        snapshot: drive.snapshot,
+        cache: match drive.cache {
+            words::Cache::Writeback => Cache::Writeback,
+            words::Cache::None => Cache::None,
+            words::Cache::Unsafe => Cache::Unsafe,
+        },
+        discard: drive.discard,
+        serial: drive.serial.clone(),
+        ..DriveOptions::new(drive.file.clone().unwrap_or_default())
+    }
+}
+
+/// A drive at the IDE function, and its name.
+type NamedDrive = Option<(IdeDrive, String)>;
+
+/// The drives at the IDE function, each with its name.
+fn ide_places(config: &Configuration) -> Result<[NamedDrive; 4], Failure> {
+    let mut places: [NamedDrive; 4] = Default::default();
+    let is_ide =
+        |drive: &&Drive| matches!(drive.interface, Interface::IdeDisk | Interface::IdeCdRom);
+    // Drives with a place come first, so that the others fill what is left.
+    let (placed, others): (Vec<_>, Vec<_>) = config
+        .drives
+        .iter()
+        .filter(is_ide)
+        .partition(|drive| drive.place.is_some());
+    for drive in placed.into_iter().chain(others) {
+        let is_disk = drive.interface == Interface::IdeDisk;
+        let ide = match (&drive.file, is_disk) {
+            (Some(_), true) => IdeDrive::Disk(options(drive), None),
+            (None, true) => return Err(failed(format!("drive {}: it has no image", drive.id))),
+            (Some(_), false) => IdeDrive::CdRom(Some(options(drive))),
+            (None, false) => IdeDrive::CdRom(None),
+        };
+        let number = match drive.place {
+            Some(number) => Some(number),
+            // A disc has a channel of its own as long as there is room.
+            None if !is_disk && places[2].is_none() => Some(2),
+            None => places.iter().position(Option::is_none),
+        };
+        let place = number.and_then(|number| places.get_mut(number));
+        let place = place.ok_or_else(|| failed("there is room for four IDE drives"))?;
+        if place.replace((ide, drive.id.clone())).is_some() {
+            let id = &drive.id;
+            return Err(failed(format!("drive {id}: another drive is at its place")));
+        }
+    }
+    Ok(places)
+}
+
+fn floppies(config: &Configuration) -> Result<Vec<Option<DriveOptions>>, Failure> {
+    let mut floppies: Vec<Option<DriveOptions>> = Vec::new();
+    let mut is_used = [false; 2];
+    for drive in of_kind(config, Interface::Floppy) {
+        let free = is_used.iter().position(|is_used| !is_used);
+        let number = drive.place.or(free).filter(|number| *number < 2);
+        let number = number.ok_or_else(|| failed("there is room for two floppy drives"))?;
+        is_used[number] = true;
+        floppies.resize(floppies.len().max(number + 1), None);
+        floppies[number] = drive.file.as_ref().map(|_| options(drive));
+    }
+    Ok(floppies)
+}
+
+fn network(network: &words::Network) -> Result<NetworkOptions, Failure> {
+    let kind = match &network.kind {
+        words::NetworkKind::User { forwards, restrict } => {
+            let forwards = forwards.iter().map(|forward| HostForward {
+                transport: match forward.is_udp {
+                    true => Transport::Udp,
+                    false => Transport::Tcp,
+                },
+                host: (forward.host.unwrap_or([0; 4].into()), forward.host_port).into(),
+                guest_address: forward.guest,
+                guest_port: forward.guest_port,
+            });
+            NetworkKind::User(UserOptions {
+                forwards: forwards.collect(),
+                restrict: *restrict,
+                ..UserOptions::default()
+            })
+        }
+        words::NetworkKind::Socket(path) => NetworkKind::Socket(path.clone()),
+        words::NetworkKind::Tap(name) => NetworkKind::Tap(name.clone()),
+        words::NetworkKind::Descriptor(number) => NetworkKind::Descriptor(*number),
+    };
+    let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+    let mac = network.mac.map(|mac| text(mac).parse::<MacAddress>());
+    let mac = mac
+        .transpose()
+        .map_err(|why| failed(format!("mac: {why}")))?;
+    Ok(NetworkOptions {
+        mac,
+        ..NetworkOptions::new(kind)
+    })
+}
+
+/// The firmware of a machine that starts from one. A machine with a kernel starts from that.
+fn firmware(config: &Configuration) -> Result<Option<PathBuf>, Failure> {
+    if config.kernel.is_some() {
+        return Ok(None);
+    }
+    let Some(name) = &config.firmware else {
+        return firmware::find().map(Some).map_err(failed);
+    };
+    // A name alone is looked for where firmware is installed.
+    let folders = config.firmware_folders.iter().map(PathBuf::as_path);
+    let customary = ["", "/usr/share/seabios", "/usr/share/qemu"].map(Path::new);
+    let mut places = folders.chain(customary).map(|folder| folder.join(name));
+    let found = places.find(|place| place.is_file());
+    match found {
+        Some(place) if place.ends_with("bios-microvm.bin") => {
+            firmware::find().map(Some).map_err(failed)
+        }
+        Some(place) => Ok(Some(place)),
+        None => Err(failed(format!(
+            "could not load PC BIOS '{}'",
+            name.display()
+        ))),
+    }
+}
+
+fn check_readable(path: &Path, option: &str) -> Result<(), Failure> {
+    let opened = std::fs::File::open(path);
+    opened.map(|_| ()).map_err(|error| {
+        let why = reading(&error);
+        failed(format!("{option}: cannot read '{}': {why}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_qemu_words::Request;
+
+    use super::*;
+    use crate::qemu::HostFiles;
+
+    fn words(line: &str) -> Configuration {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        match tollgate_qemu_words::request("q", &words, &HostFiles).unwrap() {
+            Request::Run(configuration) => *configuration,
+            Request::Answer(text) => panic!("{text}"),
+        }
+    }
+
+    fn places_of(config: &Configuration) -> Vec<Option<IdeDrive>> {
+        let places = ide_places(config).unwrap();
+        let drives = places
+            .into_iter()
+            .map(|place| place.map(|(drive, _)| drive));
+        drives.collect()
+    }
+
+    #[test]
+    fn a_disc_has_a_channel_of_its_own_and_named_places_count() {
+        let places = places_of(&words("-hda a -cdrom c -drive file=b,format=raw"));
+        assert!(matches!(&places[0], Some(IdeDrive::Disk(it, _)) if it.path == Path::new("a")));
+        assert!(matches!(&places[1], Some(IdeDrive::Disk(it, _)) if it.path == Path::new("b")));
+        assert!(matches!(&places[2], Some(IdeDrive::CdRom(Some(_)))));
+        let twice = words("-hda a -drive file=b,index=0");
+        assert!(
+            ide_places(&twice)
+                .unwrap_err()
+                .message
+                .contains("at its place")
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! A machine's life in QEMU's words: from the configuration to the exit code.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::vm::{RunOutcome, Vm};
+use tollgate_machine::vm_handle::{State, Status, VmHandle};
+use tollgate_qemu_words::monitor::Event;
+use tollgate_qemu_words::{self as words, Configuration};
+
+use super::characters::{self, GuestEnds, Running};
+use super::configuration::configuration;
+use super::orders::{Orders, Talk};
+use super::{daemon, exit_code, failed};
+use crate::confinement::{self, Confinement};
+use crate::control::identity::Identity;
+use crate::control::run_time;
+use crate::doctor;
+use crate::event_loop::{EventLoop, Sources};
+use crate::failure::{Failure, say};
+use crate::keyboard::Keyboard;
+use crate::signals::Signals;
+use crate::statistics::Reporter;
+use crate::text_display::TextDisplay;
+use crate::vnc::options::VncOptions;
+use crate::vnc::{Vnc, VncServer};
+
+/// Runs the machine and returns the exit code.
+///
+/// # Errors
+/// One line that says why there is no machine.
+pub fn run(config: &Configuration) -> Result<u8, Failure> {
+    if config.daemonize && !daemon::is_in_background() {
+        return daemon::start();
+    }
+    if config.daemonize {
+        daemon::leave_terminal();
+    }
+    let _pid_file = PidFile::write(config)?;
+    let mut machine = configuration(config)?;
+    doctor::required_floor().map_err(failed)?;
+    confinement::begin(Confinement::Auto, &machine, exit_code::FAILED)?;
+    // Signals are blocked before any thread exists, because threads inherit that.
+    let signals =
+        Signals::block().map_err(|error| failed(format!("cannot receive signals: {error}")))?;
+    let handle = VmHandle::new();
+    let talk = Arc::new(Talk::default());
+    let orders = Orders::new(config, &handle, &talk);
+    let (characters, ends) = characters::open(config, &handle, orders)?;
+    machine.ports = ends.ports(config)?;
+    machine
+        .validate()
+        .map_err(|error| failed(error.to_string()))?;
+    let vm = build(&machine, &ends, &handle)?;
+    if config.paused {
+        // The processor's thread obeys before it runs guest code.
+        handle.pause();
+    }
+    let reporter = Arc::new(Reporter::PLAIN);
+    let identity = Identity::new(
+        machine.memory_bytes,
+        config.kernel.as_deref(),
+        machine.firmware.as_deref(),
+        &machine.append,
+    );
+    let (control, _link) = run_time::open(None, &reporter, &identity)?;
+    let has_text = config.display == words::Display::Curses;
+    let vnc = vnc(config, &handle)?;
+    confinement::enter();
+    let sources = Sources {
+        signals,
+        keyboard: has_text.then(Keyboard::open).transpose()?,
+        pty: None,
+        control,
+        display: has_text.then(TextDisplay::begin),
+        pictures: None,
+        vnc,
+        silence: None,
+    };
+    let refused = |error: io::Error| failed(format!("no thread: {error}"));
+    let event_loop = EventLoop::start(sources, handle.clone()).map_err(refused)?;
+    let running = characters.start().map_err(refused)?;
+    if config.daemonize {
+        daemon::report_ready();
+    }
+    let life = Life {
+        config,
+        ends: &ends,
+        handle: &handle,
+        event_loop: &event_loop,
+        running: &running,
+        talk: &talk,
+    };
+    let (vm, ending) = life.run_until_end(vm, &mut machine)?;
+    handle.commands().publish(Status {
+        state: State::Stopped,
+        ..handle.status()
+    });
+    let signal = event_loop.signal();
+    // Dropping the loop restores the terminal, which the messages below need.
+    drop(event_loop);
+    // Dropping the machine writes the last bytes that the guest has sent.
+    drop(vm);
+    drop(ends);
+    drop(running);
+    if let Some(signal) = signal {
+        say(&format!("terminating on signal {signal}"));
+    }
+    Ok(code_of(&ending))
+}
+
+/// What surrounds a machine while it runs.
+struct Life<'a> {
+    config: &'a Configuration,
+    ends: &'a GuestEnds,
+    handle: &'a VmHandle,
+    event_loop: &'a EventLoop,
+    running: &'a Running,
+    talk: &'a Talk,
+}
+
+impl Life<'_> {
+    /// Runs the machine, and starts it again after a reset.
+    fn run_until_end(
+        &self,
+        mut vm: Vm,
+        machine: &mut VmConfig,
+    ) -> Result<(Vm, Option<RunOutcome>), Failure> {
+        loop {
+            let ending = confinement::run(&mut vm)?;
+            if let Some(RunOutcome::Panicked(_)) = ending {
+                if self.config.panic_device {
+                    self.running.tell(Event::Panicked);
+                    if self.config.panic_fails {
+                        return Ok((vm, ending));
+                    }
+                }
+                // The guest goes on to its last messages and its reset.
+                continue;
+            }
+            if !self.starts_again(&ending) {
+                return Ok((vm, ending));
+            }
+            // The old machine's memory is freed before the new one's is allocated.
+            machine.floppies.clone_from(&vm.config().floppies);
+            machine.ide_drives.clone_from(&vm.config().ide_drives);
+            let past = vm.into_past();
+            vm = build(machine, self.ends, self.handle)?;
+            vm.continue_past(past);
+        }
+    }
+
+    /// Reports how the machine ended. Returns whether it starts again.
+    fn starts_again(&self, ending: &Option<RunOutcome>) -> bool {
+        let is_off = match ending {
+            Some(RunOutcome::Reset(_)) if self.event_loop.end_wanted() => return false,
+            Some(RunOutcome::Reset(_)) if self.config.no_reboot => {
+                self.running.tell(Event::Shutdown(true, "guest-reset"));
+                true
+            }
+            Some(RunOutcome::Reset(_)) => {
+                self.running.tell(Event::Reset(true));
+                return true;
+            }
+            Some(RunOutcome::PowerOff) => {
+                self.running.tell(Event::Shutdown(true, "guest-shutdown"));
+                true
+            }
+            Some(RunOutcome::Quit) if self.talk.take_reset() => {
+                let ends = self.config.no_reboot;
+                self.running.tell(match ends {
+                    true => Event::Shutdown(false, "host-qmp-system-reset"),
+                    false => Event::Reset(false),
+                });
+                if !ends {
+                    return true;
+                }
+                true
+            }
+            Some(RunOutcome::Quit) => {
+                let reason = match self.talk.wants_quit() {
+                    true => "host-qmp-quit",
+                    false => "host-signal",
+                };
+                self.running.tell(Event::Shutdown(false, reason));
+                false
+            }
+            _ => false,
+        };
+        if !(is_off && self.config.no_shutdown) {
+            return false;
+        }
+        self.running.tell(Event::Stop);
+        let ends = || self.event_loop.end_wanted();
+        if !self.talk.wait_while_off(ends) {
+            return false;
+        }
+        self.running.tell(Event::Reset(false));
+        true
+    }
+}
+
+fn build(machine: &VmConfig, ends: &GuestEnds, handle: &VmHandle) -> Result<Vm, Failure> {
+    let consoles = ends.consoles();
+    let consoles = consoles.map_err(|error| failed(format!("no descriptor: {error}")))?;
+    Vm::build(machine, consoles, handle).map_err(|error| failed(error.to_string()))
+}
+
+/// The server for VNC viewers.
+fn vnc(config: &Configuration, handle: &VmHandle) -> Result<Option<VncServer>, Failure> {
+    let words::Display::Vnc(place) = &config.display else {
+        return Ok(None);
+    };
+    let options =
+        VncOptions::parse(place.as_ref()).map_err(|why| failed(format!("-vnc: {why}")))?;
+    let name = config.name.clone().unwrap_or_else(|| "Tollgate".into());
+    let server = Vnc::bind(&options, name).map_err(|failure| failed(failure.message))?;
+    let started = server.start(handle.clone());
+    started
+        .map(Some)
+        .map_err(|error| failed(format!("-vnc: no thread: {error}")))
+}
+
+/// The exit code. What ended the machine is explained where that is needed.
+fn code_of(ending: &Option<RunOutcome>) -> u8 {
+    match ending {
+        Some(RunOutcome::PowerOff | RunOutcome::Reset(_) | RunOutcome::Quit) => exit_code::SUCCESS,
+        Some(RunOutcome::DebugExit(value)) => crate::exit_code::debug_exit(*value),
+        Some(RunOutcome::Panicked(_)) => exit_code::FAILED,
+        Some(RunOutcome::TripleFault(_)) => {
+            say("the processor has shut down");
+            exit_code::FAILED
+        }
+        Some(RunOutcome::Stopped(why)) => {
+            say(&format!("stopped: {why}"));
+            exit_code::FAILED
+        }
+        None => {
+            say("stopped: tollgate failed (the message above says where); please report it");
+            exit_code::FAILED
+        }
+    }
+}
+
+/// The file with the process's number, which is removed at the end.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(config: &Configuration) -> Result<Option<Self>, Failure> {
+        let Some(path) = &config.pid_file else {
+            return Ok(None);
+        };
+        let number = format!("{}\n", std::process::id());
+        let written = fs::write(path, number);
+        let refused = |error| {
+            failed(format!(
+                "-pidfile: cannot write '{}': {error}",
+                path.display()
+            ))
+        };
+        written.map_err(refused)?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Ok(Some(Self(path)))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
