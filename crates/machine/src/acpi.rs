@@ -71,6 +71,7 @@ impl Hardware {
             true => CHIPSET_DEVICES - 1,
             false => u8::from(config.has_ide_drives()),
         };
+        let others = others + u8::from(config.has_watchdog());
         Self {
             pci_functions: config.pci.then_some(virtio + others),
             virtio_mmio: if config.pci { 0 } else { virtio },

@@ -95,11 +95,18 @@ pub enum OptionalDevice {
     VirtioRng,
     /// A virtio device that takes free pages back from the guest.
     VirtioBalloon,
+    /// A watchdog on the PCI bus, Intel's 6300ESB.
+    Watchdog,
 }
 
 impl OptionalDevice {
     /// All optional devices.
-    pub const ALL: [Self; 3] = [Self::PcTestdev, Self::VirtioRng, Self::VirtioBalloon];
+    pub const ALL: [Self; 4] = [
+        Self::PcTestdev,
+        Self::VirtioRng,
+        Self::VirtioBalloon,
+        Self::Watchdog,
+    ];
 
     /// Whether this is a virtio device.
     pub const fn is_virtio(self) -> bool {
@@ -112,6 +119,7 @@ impl OptionalDevice {
             Self::PcTestdev => "pc-testdev",
             Self::VirtioRng => "virtio-rng",
             Self::VirtioBalloon => "virtio-balloon",
+            Self::Watchdog => "i6300esb",
         }
     }
 
@@ -122,6 +130,9 @@ impl OptionalDevice {
                 "interrupt lines (ports 2000h-2017h), registers (E0h-EBh) and memory (FF000000h) for test kernels"
             }
             Self::VirtioRng => "random bytes of the host, for /dev/hwrng",
+            Self::Watchdog => {
+                "a watchdog, which resets a guest that stops reloading it (needs the PCI bus)"
+            }
             Self::VirtioBalloon => "gives the host back what the guest frees (free page reporting)",
         }
     }
@@ -417,12 +428,18 @@ impl VmConfig {
         self.ide_drives.iter().any(Option::is_some)
     }
 
+    /// Whether there is a watchdog.
+    pub fn has_watchdog(&self) -> bool {
+        self.pci && self.devices.contains(&OptionalDevice::Watchdog)
+    }
+
     /// Returns the maximum number of virtio devices of this machine.
     fn most_virtio_devices(&self) -> usize {
-        match self.firmware {
+        let most = match self.firmware {
             Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
             None => MAX_VIRTIO_DEVICES - usize::from(self.has_ide_drives()),
-        }
+        };
+        most - usize::from(self.has_watchdog())
     }
 
     /// Checks everything that can be checked without opening a file.

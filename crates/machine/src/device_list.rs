@@ -41,6 +41,7 @@ use crate::devices::virtio::net::Net;
 use crate::devices::virtio::pci_transport::VirtioPci;
 use crate::devices::virtio::share::Share;
 use crate::devices::virtio::vsock::Vsock;
+use crate::devices::watchdog::Watchdog;
 use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
@@ -160,10 +161,13 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
             .into_iter()
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
         let mut functions: Vec<_> = functions.collect();
+        // What is not virtio comes last, so that virtio devices have the same numbers with it.
+        if config.has_watchdog() {
+            functions.push(Box::new(Watchdog::default()));
+        }
         devices.push(Box::new(match config.firmware {
             Some(_) => PciHost::with_chipset(chipset(ide), functions),
             None => {
-                // The last, so that virtio devices have the same numbers with it.
                 if config.has_ide_drives() {
                     functions.push(Box::new(IdeFunction::new(ide, true)));
                 }
@@ -307,7 +311,9 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
 fn optional(device: OptionalDevice) -> Option<Box<dyn Device>> {
     match device {
         OptionalDevice::PcTestdev => Some(Box::new(PcTestdev::default())),
-        OptionalDevice::VirtioRng | OptionalDevice::VirtioBalloon => None,
+        OptionalDevice::VirtioRng | OptionalDevice::VirtioBalloon | OptionalDevice::Watchdog => {
+            None
+        }
     }
 }
 

@@ -55,16 +55,19 @@ pub enum ResetCause {
     InitMessage,
     /// The processor shut down after a triple fault.
     TripleFault,
+    /// The watchdog, which the guest did not reload in time.
+    Watchdog,
 }
 
 impl ResetCause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::ResetRegister,
         Self::KeyboardController,
         Self::SystemControlPort,
         Self::InitMessage,
         Self::TripleFault,
+        Self::Watchdog,
     ];
 
     /// The cause's name in machine-readable output.
@@ -75,6 +78,7 @@ impl ResetCause {
             Self::SystemControlPort => "system-control-port",
             Self::InitMessage => "init-message",
             Self::TripleFault => "triple-fault",
+            Self::Watchdog => "watchdog",
         }
     }
 }
@@ -87,6 +91,7 @@ impl fmt::Display for ResetCause {
             Self::SystemControlPort => "system control port A (port 92h)",
             Self::InitMessage => "an INIT message of its local APIC",
             Self::TripleFault => "a triple fault",
+            Self::Watchdog => "the watchdog",
         })
     }
 }

@@ -2,7 +2,7 @@
 //! each other, then QEMU's defaults.
 
 use crate::command_line::Given;
-use crate::configuration::{Character, Configuration, Network, NetworkKind};
+use crate::configuration::{Character, Configuration, Network, NetworkKind, Share};
 use crate::key_values::KeyValues;
 use crate::options::Treatment;
 use crate::parts::drives::DriveEntry;
@@ -17,6 +17,8 @@ pub struct Builder {
     pub drives: Vec<DriveEntry>,
     /// The devices, each with the option that asked for it.
     pub devices: Vec<(String, KeyValues)>,
+    /// Directories that wait for a device.
+    pub directories: Vec<(String, Share)>,
     /// Networks that wait for an adapter.
     pub netdevs: Vec<(String, NetworkKind)>,
     /// Networks of `-net`, which make a pair with `-net nic`.
@@ -94,6 +96,8 @@ impl Builder {
             "fda" | "fdb" | "hda" | "hdb" | "hdc" | "hdd" | "cdrom" => self.image(name, value),
             "drive" => self.drive(list(None)?),
             "blockdev" => self.blockdev(list(Some("driver"))?),
+            "fsdev" => self.fsdev(list(Some("fsdriver"))?),
+            "virtfs" => self.virtfs(list(Some("fsdriver"))?),
             "snapshot" => {
                 self.snapshot = true;
                 Ok(())

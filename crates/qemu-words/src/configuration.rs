@@ -26,7 +26,7 @@ pub struct CpuFeature {
     pub is_on: bool,
 }
 
-/// The processor.
+/// The processor's model and features.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Processor {
     /// The model's name; `max` if none was given.
@@ -69,7 +69,7 @@ pub enum Interface {
     Floppy,
 }
 
-/// A drive.
+/// A drive with its image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drive {
     /// The drive's name, for monitors.
@@ -129,6 +129,30 @@ pub enum NetworkKind {
     Descriptor(i32),
 }
 
+/// Where owners that the guest sets are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Security {
+    /// In an attribute of the host's file.
+    Mapped,
+    /// In the host's file, as far as the host permits it.
+    None,
+    /// In the host's file, or the guest gets an error.
+    Passthrough,
+}
+
+/// A shared directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The path of the directory.
+    pub path: PathBuf,
+    /// The name by which the guest mounts it.
+    pub tag: String,
+    /// Whether the guest cannot change anything.
+    pub readonly: bool,
+    /// Where owners are kept.
+    pub security: Security,
+}
+
 /// A network adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
@@ -150,7 +174,7 @@ pub enum Backend {
     },
     /// A file that output is written to.
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Whether its content stays.
         append: bool,
@@ -167,7 +191,7 @@ pub enum Backend {
     Ring(usize),
     /// A stream socket.
     Socket {
-        /// Its place.
+        /// The address of the socket.
         place: Place,
         /// Whether it waits for clients, instead of being one.
         server: bool,
@@ -183,7 +207,7 @@ pub enum Backend {
 /// The place of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// A path.
+    /// A path of the file system.
     Unix(PathBuf),
     /// A host and a port.
     Tcp(String, u16),
@@ -196,7 +220,7 @@ pub enum Place {
 pub struct Character {
     /// The name by which ports and monitors refer to it.
     pub id: String,
-    /// The place.
+    /// What it is connected to.
     pub backend: Backend,
     /// Whether several users share it, between which a key switches.
     pub mux: bool,
@@ -221,7 +245,7 @@ pub type SerialPort = Option<String>;
 /// A debug console: its port, and the name of its place for characters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DebugConsole {
-    /// The port.
+    /// The port's number.
     pub port: u16,
     /// The name of its place for characters.
     pub character: String,
@@ -236,7 +260,7 @@ pub enum MonitorMode {
     Control(bool),
 }
 
-/// A monitor.
+/// A monitor and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Monitor {
     /// The name of its place for characters.
@@ -257,7 +281,7 @@ pub struct ExitPort {
 /// The content of a file for the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FirmwareText {
-    /// This text.
+    /// The characters of this text.
     Text(String),
     /// The content of a file of the host.
     File(PathBuf),
@@ -266,9 +290,9 @@ pub enum FirmwareText {
 /// A file that the guest reads by fw_cfg.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FirmwareFile {
-    /// Its name.
+    /// The name by which the guest finds it.
     pub name: String,
-    /// Its content.
+    /// What the guest reads.
     pub content: FirmwareText,
 }
 
@@ -299,11 +323,11 @@ pub enum Display {
 pub enum BootDevice {
     /// A floppy disk.
     Floppy,
-    /// A disk.
+    /// The first disk.
     Disk,
-    /// A CD-ROM.
+    /// The first CD-ROM.
     CdRom,
-    /// The network.
+    /// The network adapter's firmware.
     Network,
 }
 
@@ -320,15 +344,15 @@ pub struct Configuration {
     pub memory_bytes: u64,
     /// The number of processors that was asked for.
     pub processors: u64,
-    /// The processor.
+    /// The processor's model and features.
     pub processor: Processor,
-    /// The kernel.
+    /// The kernel's file.
     pub kernel: Option<PathBuf>,
     /// Its initial RAM disk, or multiboot modules.
     pub initrd: Option<String>,
     /// Its command line.
     pub append: String,
-    /// The firmware.
+    /// The firmware's file.
     pub firmware: Option<PathBuf>,
     /// Folders in which firmware is looked for.
     pub firmware_folders: Vec<PathBuf>,
@@ -338,16 +362,20 @@ pub struct Configuration {
     pub hpet: bool,
     /// Whether guest RAM is locked.
     pub locked_memory: bool,
-    /// The drives.
+    /// All drives, in their order.
     pub drives: Vec<Drive>,
     /// The drives that firmware boots from, in their order; empty: the customary order.
     pub boot_order: Vec<BootDevice>,
+    /// The shared directories.
+    pub shares: Vec<Share>,
     /// The network adapters.
     pub networks: Vec<Network>,
     /// Whether there is a virtio device of random bytes.
     pub rng: bool,
     /// Whether there is a virtio memory balloon.
     pub balloon: bool,
+    /// Whether there is a watchdog.
+    pub watchdog: bool,
     /// The places for characters.
     pub characters: Vec<Character>,
     /// The serial ports.
@@ -356,7 +384,7 @@ pub struct Configuration {
     pub debug_console: Option<DebugConsole>,
     /// The ports of virtio consoles.
     pub ports: Vec<Port>,
-    /// The monitors.
+    /// All monitors, in their order.
     pub monitors: Vec<Monitor>,
     /// The ports at which a write ends the machine.
     pub exit_port: Option<ExitPort>,
@@ -410,9 +438,11 @@ impl Default for Configuration {
             locked_memory: false,
             drives: Vec::new(),
             boot_order: Vec::new(),
+            shares: Vec::new(),
             networks: Vec::new(),
             rng: false,
             balloon: false,
+            watchdog: false,
             characters: Vec::new(),
             serial: Vec::new(),
             debug_console: None,

@@ -33,7 +33,8 @@ pub use command_line::{Files, Given, parse};
 pub use configuration::{
     Backend, BootDevice, Cache, Character, Configuration, CpuFeature, DebugConsole, Display, Drive,
     DriveFormat, ExitPort, FirmwareFile, FirmwareText, Forward, Interface, MachineKind, Monitor,
-    MonitorMode, Network, NetworkKind, Place, Port, Processor, RtcBase, SerialPort,
+    MonitorMode, Network, NetworkKind, Place, Port, Processor, RtcBase, Security, SerialPort,
+    Share,
 };
 pub use help::VERSION;
 pub use models::model_level;

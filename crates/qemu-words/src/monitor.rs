@@ -22,7 +22,7 @@ use crate::configuration::Configuration;
 /// What the machine does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunState {
-    /// It runs.
+    /// The guest runs.
     Running,
     /// It was started paused and has not run.
     Prelaunch,
@@ -53,7 +53,7 @@ pub enum Event {
     Reset(bool),
     /// It was paused.
     Stop,
-    /// It continues.
+    /// A pause has ended.
     Resume,
     /// The power button was pressed.
     Powerdown,

@@ -32,7 +32,7 @@ impl Treatment {
     }
 }
 
-/// An option.
+/// An option of the command line.
 #[derive(Debug)]
 pub struct Row {
     /// Its name without the dash.

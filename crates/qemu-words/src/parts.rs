@@ -8,3 +8,4 @@ mod machine;
 mod monitors;
 mod networks;
 mod process;
+mod shares;

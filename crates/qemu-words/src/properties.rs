@@ -4,9 +4,9 @@
 pub struct KnownDevice {
     /// The names, the first of which is listed.
     pub names: &'static [&'static str],
-    /// The bus.
+    /// The bus that it is plugged into.
     pub bus: &'static str,
-    /// The description.
+    /// What it is, for people.
     pub what: &'static str,
     /// The heading of `-device help`.
     pub group: &'static str,
@@ -261,6 +261,26 @@ pub const DEVICES: &[KnownDevice] = &[
             "iothread",
             "page-poison",
         ],
+    ),
+    known(
+        "Storage",
+        &[
+            "virtio-9p-pci",
+            "virtio-9p-device",
+            "virtio-9p",
+            "virtio-9p-pci-transitional",
+            "virtio-9p-pci-non-transitional",
+        ],
+        "virtio-bus",
+        "shared directory",
+        &[],
+    ),
+    known(
+        "Misc",
+        &["i6300esb"],
+        "PCI",
+        "watchdog; its action is a reset",
+        &[],
     ),
     known(
         "Misc",

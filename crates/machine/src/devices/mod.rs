@@ -34,6 +34,7 @@ pub mod system_timer;
 mod time_of_day;
 pub mod vga;
 pub mod virtio;
+pub mod watchdog;
 
 #[cfg(test)]
 mod hostile_guest;

@@ -81,18 +81,14 @@ impl Hmp {
                     shown.extend(PROMPT.bytes());
                 }
                 // Backspace and delete.
-                8 | 0x7f => {
-                    if self.line.pop().is_some() {
-                        shown.extend(b"\x08 \x08");
-                    }
-                }
+                8 | 0x7f if self.line.pop().is_some() => shown.extend(b"\x08 \x08"),
                 // Ctrl-U and Ctrl-C begin the line again.
                 3 | 0x15 => {
                     self.line.clear();
                     shown.extend(b"\r\n");
                     shown.extend(PROMPT.bytes());
                 }
-                0..=31 => {}
+                0..=31 | 0x7f => {}
                 byte if self.line.len() < MOST_BYTES => {
                     self.line.push(byte);
                     shown.push(byte);

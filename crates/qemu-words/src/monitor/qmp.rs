@@ -1,8 +1,8 @@
 //! QMP: JSON objects in, JSON objects out. A greeting, then capabilities, then commands.
 
 use super::commands::{self, Fault};
+use super::queries::version;
 use super::{Event, Machine};
-use crate::help::VERSION;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -139,11 +139,4 @@ impl Qmp {
         };
         format!("{text}\r\n").into_bytes()
     }
-}
-
-/// The version as QMP has it.
-pub fn version() -> Value {
-    let (major, minor, micro) = VERSION;
-    let package = format!("Tollgate {}", env!("CARGO_PKG_VERSION"));
-    json!({"qemu": {"major": major, "minor": minor, "micro": micro}, "package": package})
 }

@@ -1,9 +1,9 @@
 //! The commands of QMP that ask.
 
 use super::commands::{Fault, NAMES};
-use super::qmp::version;
 use super::{Machine, RunState};
 use crate::configuration::{DriveFormat, Interface};
+use crate::help::VERSION;
 use crate::models::MODELS;
 use serde_json::{Value, json};
 
@@ -116,4 +116,11 @@ fn nodes(machine: &dyn Machine) -> Value {
         }))
     });
     nodes.collect()
+}
+
+/// The version as QMP has it.
+pub fn version() -> Value {
+    let (major, minor, micro) = VERSION;
+    let package = format!("Tollgate {}", env!("CARGO_PKG_VERSION"));
+    json!({"qemu": {"major": major, "minor": minor, "micro": micro}, "package": package})
 }

@@ -270,7 +270,7 @@ pub const OTHERS: &[Row] = &[
         &[],
         "model",
         Refused,
-        "there is no watchdog yet",
+        "QEMU has removed it: it is -device i6300esb",
     ),
     row("watchdog-action", &[], "action", Partly, "reset"),
     row(

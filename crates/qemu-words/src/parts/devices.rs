@@ -9,7 +9,6 @@ use crate::refusal::Refusal;
 
 /// Reasons for devices that are not there, by the beginnings of their names.
 const MISSING: &[(&str, &str)] = &[
-    ("virtio-9p", "there is no virtio-9p yet"),
     ("virtio-scsi", "there is no SCSI yet"),
     ("scsi-", "there is no SCSI yet"),
     ("vhost-user", "devices in other processes are not there"),
@@ -25,8 +24,7 @@ const MISSING: &[(&str, &str)] = &[
     ("ne2k", "the network adapter is virtio-net-pci"),
     ("pcnet", "the network adapter is virtio-net-pci"),
     ("vmxnet3", "the network adapter is virtio-net-pci"),
-    ("i6300esb", "there is no watchdog yet"),
-    ("ib700", "there is no watchdog yet"),
+    ("ib700", "the watchdog is i6300esb"),
     ("vfio-", "devices of the host are not passed on"),
     ("nvme", "disks are virtio-blk-pci or IDE"),
     ("tpm", "there is no TPM"),
@@ -134,6 +132,8 @@ impl Builder {
                 self.config.rng = true;
             }
             "virtio-balloon-pci" => self.config.balloon = true,
+            "i6300esb" => self.config.watchdog = true,
+            "virtio-9p-pci" => self.share_device(&mut list)?,
             "isa-debug-exit" => {
                 let port = |key: &str, value: Option<u64>, default: u16| {
                     let value = value.unwrap_or(default.into());

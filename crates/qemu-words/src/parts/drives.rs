@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 /// A drive and who uses it.
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
-    /// The drive.
+    /// What is known about it.
     pub drive: Drive,
     /// Whether a device has to name it, and none has yet.
     pub is_waiting: bool,

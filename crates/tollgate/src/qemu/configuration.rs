@@ -6,8 +6,8 @@ use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
     Cache, DriveOptions, Format, HostForward, IdeDrive, MacAddress, MemoryBackingChoice,
-    NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, RtcBase, Transport,
-    TripleFaultAction, UserOptions, VmConfig,
+    NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, RtcBase, SecurityModel, ShareOptions,
+    ShareProtocol, Transport, TripleFaultAction, UserOptions, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm_handle::RemovableDrive;
@@ -15,7 +15,8 @@ use tollgate_qemu_words::{
     self as words, Configuration, Drive, DriveFormat, FirmwareText, Interface, MachineKind,
 };
 
-use super::{boot_order, failed, processor};
+use super::exit_code::failed;
+use super::{boot_order, processor};
 use crate::failure::{Failure, say};
 use crate::files;
 
@@ -59,6 +60,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
             .iter()
             .map(network)
             .collect::<Result<_, _>>()?,
+        shares: config.shares.iter().map(share).collect(),
         rtc_base: match config.rtc {
             words::RtcBase::Utc => RtcBase::Universal,
             words::RtcBase::Local => RtcBase::Local,
@@ -72,6 +74,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
     for (is_there, device) in [
         (config.rng, OptionalDevice::VirtioRng),
         (config.balloon, OptionalDevice::VirtioBalloon),
+        (config.watchdog, OptionalDevice::Watchdog),
     ] {
         if is_there {
             machine.devices.push(device);
@@ -238,6 +241,21 @@ fn network(network: &words::Network) -> Result<NetworkOptions, Failure> {
         mac,
         ..NetworkOptions::new(kind)
     })
+}
+
+fn share(share: &words::Share) -> ShareOptions {
+    let security = match share.security {
+        words::Security::Mapped => SecurityModel::Mapped,
+        words::Security::None => SecurityModel::None,
+        words::Security::Passthrough => SecurityModel::Passthrough,
+    };
+    ShareOptions {
+        readonly: share.readonly,
+        protocol: ShareProtocol::NineP,
+        security,
+        keeps_owners: security != SecurityModel::Mapped,
+        ..ShareOptions::new(&share.path, &share.tag)
+    }
 }
 
 /// The firmware of a machine that starts from one. A machine with a kernel starts from that.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use super::{exit_code, failed};
+use super::exit_code::{self, failed};
 use crate::failure::Failure;
 
 /// The variable that marks the process in the background.

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use tollgate_qemu_words::{Files, Request};
 
-use crate::failure::{self, Failure, say};
+use crate::failure::{self, say};
 use crate::standard_output::print_and_end;
 use crate::{signals, stack};
 
@@ -74,13 +74,5 @@ impl Files for HostFiles {
     fn read(&self, path: &str) -> Result<String, String> {
         std::fs::read_to_string(path)
             .map_err(|error| tollgate_host_facts::file_words::reading(&error).to_string())
-    }
-}
-
-/// A failure of the machine in QEMU's words.
-fn failed(message: impl Into<String>) -> Failure {
-    Failure {
-        message: message.into(),
-        code: exit_code::FAILED,
     }
 }

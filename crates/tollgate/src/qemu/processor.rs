@@ -5,7 +5,7 @@ use tollgate_qemu_words::{Configuration, model_level};
 
 /// The processor, whether the guest is shown KVM's interface, and what could not be had.
 pub struct Chosen {
-    /// The processor.
+    /// The processor's model and added features.
     pub cpu: Cpu,
     /// Whether the guest is offered KVM's clock.
     pub kvm: bool,

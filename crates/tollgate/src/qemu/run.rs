@@ -13,8 +13,9 @@ use tollgate_qemu_words::{self as words, Configuration};
 
 use super::characters::{self, GuestEnds, Running};
 use super::configuration::configuration;
+use super::daemon;
+use super::exit_code::{self, failed};
 use super::orders::{Orders, Talk};
-use super::{daemon, exit_code, failed};
 use crate::confinement::{self, Confinement};
 use crate::control::identity::Identity;
 use crate::control::run_time;
@@ -43,13 +44,14 @@ pub fn run(config: &Configuration) -> Result<u8, Failure> {
     let mut machine = configuration(config)?;
     doctor::required_floor().map_err(failed)?;
     confinement::begin(Confinement::Auto, &machine, exit_code::FAILED)?;
-    // Signals are blocked before any thread exists, because threads inherit that.
-    let signals =
-        Signals::block().map_err(|error| failed(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
     let talk = Arc::new(Talk::default());
     let orders = Orders::new(config, &handle, &talk);
     let (characters, ends) = characters::open(config, &handle, orders)?;
+    // Signals are blocked before any thread exists, because threads inherit that, but after the wait
+    // for a client, which they may end.
+    let signals =
+        Signals::block().map_err(|error| failed(format!("cannot receive signals: {error}")))?;
     machine.ports = ends.ports(config)?;
     machine
         .validate()

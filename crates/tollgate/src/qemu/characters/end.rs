@@ -16,7 +16,7 @@ use super::telnet;
 use crate::console::Pty;
 use crate::failure::{Failure, say};
 use crate::host;
-use crate::qemu::failed;
+use crate::qemu::exit_code::failed;
 use crate::qemu::orders::Ring;
 use crate::terminal::{self, RawTerminal};
 use crate::unix_socket::{self, SocketFile};

@@ -34,7 +34,7 @@ use tollgate_qemu_words::{Configuration, MonitorMode};
 use self::end::End;
 use self::keys::Keys;
 use self::place::{Place, Session, User};
-use super::failed;
+use super::exit_code::failed;
 use super::orders::Orders;
 use crate::failure::{Failure, say};
 use crate::host;

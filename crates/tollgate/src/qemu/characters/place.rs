@@ -49,7 +49,7 @@ impl User {
         }
     }
 
-    /// A monitor.
+    /// A monitor in this process.
     pub fn monitor(session: Session) -> Self {
         Self {
             stream: None,
@@ -93,17 +93,17 @@ impl User {
     }
 }
 
-/// A monitor.
+/// A monitor for one client.
 pub enum Session {
-    /// For programs.
+    /// JSON for programs.
     Control(Qmp),
-    /// For people.
+    /// Lines for people.
     Readline(Hmp),
 }
 
 /// A place and its users.
 pub struct Place {
-    /// Its name.
+    /// The name by which users find it.
     pub id: String,
     /// The host's end.
     pub end: End,
