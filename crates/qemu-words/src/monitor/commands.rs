@@ -1,6 +1,8 @@
 //! The commands of QMP that order something. Those that ask are in `queries`.
 
-use super::{Event, Hmp, Machine, PictureForm, RunState, queries};
+use super::hmp::Hmp;
+use super::machine::{Event, Machine, PictureForm, RunState};
+use super::queries;
 use serde_json::{Value, json};
 
 /// Why a command failed: a class of QMP's, and one line.

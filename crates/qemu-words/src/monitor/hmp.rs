@@ -1,7 +1,7 @@
 //! HMP: lines that a person types, after the prompt "(qemu) ".
 
 use super::commands::{number_of, resume, stop};
-use super::{Event, Machine, PictureForm, RunState};
+use super::machine::{Event, Machine, PictureForm, RunState};
 use crate::configuration::NetworkKind;
 use crate::help::VERSION;
 use std::fmt::Write;

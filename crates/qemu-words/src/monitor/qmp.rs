@@ -1,8 +1,8 @@
 //! QMP: JSON objects in, JSON objects out. A greeting, then capabilities, then commands.
 
 use super::commands::{self, Fault};
+use super::machine::{Event, Machine};
 use super::queries::version;
-use super::{Event, Machine};
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
 //! The commands of QMP that ask.
 
 use super::commands::{Fault, NAMES};
-use super::{Machine, RunState};
+use super::machine::{Machine, RunState};
 use crate::configuration::{DriveFormat, Interface};
 use crate::help::VERSION;
 use crate::models::MODELS;

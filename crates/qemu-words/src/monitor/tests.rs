@@ -1,7 +1,8 @@
 //! Tests monitors with a machine that only notes what it is told.
 
 use super::*;
-use crate::configuration::{Cache, Drive, Interface};
+use crate::configuration::{Cache, Configuration, Drive, Interface};
+use serde_json::{Value, json};
 
 struct Noted {
     config: Configuration,

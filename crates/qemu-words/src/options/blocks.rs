@@ -1,8 +1,8 @@
 //! Options about disks, discs and directories.
 
-use super::Row;
-use super::Treatment::{Done, NoDifference, Partly, Refused};
-use super::row;
+use super::row::Row;
+use super::row::Treatment::{Done, NoDifference, Partly, Refused};
+use super::row::row;
 
 pub const BLOCKS: &[Row] = &[
     row("fda", &[], "file", Done, ""),

@@ -1,8 +1,8 @@
 //! Options of the machine itself: processor, memory, what it boots, its tables.
 
-use super::Row;
-use super::Treatment::{Done, NoDifference, Partly, Refused};
-use super::row;
+use super::row::Row;
+use super::row::Treatment::{Done, NoDifference, Partly, Refused};
+use super::row::row;
 
 pub const STANDARD: &[Row] = &[
     row("h", &["help"], "", Done, ""),

@@ -1,8 +1,8 @@
 //! Options about everything outside the guest: screen, networks, characters, monitors, the process.
 
-use super::Row;
-use super::Treatment::{Done, NoDifference, Partly, Refused};
-use super::row;
+use super::row::Row;
+use super::row::Treatment::{Done, NoDifference, Partly, Refused};
+use super::row::row;
 
 const NO_USB: &str = "there is no USB";
 const NO_WINDOW: &str = "there is no window";

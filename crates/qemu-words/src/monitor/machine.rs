@@ -1,0 +1,143 @@
+//! What carries out the orders of monitors, and what it reports.
+
+use crate::configuration::Configuration;
+use serde_json::{Value, json};
+
+/// What the machine does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunState {
+    /// The guest runs.
+    Running,
+    /// It was started paused and has not run.
+    Prelaunch,
+    /// It is paused.
+    Paused,
+    /// The guest has switched it off, and it stays.
+    Shutdown,
+}
+
+impl RunState {
+    /// QEMU's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Prelaunch => "prelaunch",
+            Self::Paused => "paused",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What happened to the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It ends, or would without `-no-shutdown`: whether the guest did it, and the reason.
+    Shutdown(bool, &'static str),
+    /// It was reset: whether the guest did it.
+    Reset(bool),
+    /// It was paused.
+    Stop,
+    /// A pause has ended.
+    Resume,
+    /// The power button was pressed.
+    Powerdown,
+    /// The guest's kernel reported a panic.
+    Panicked,
+}
+
+impl Event {
+    /// The event's name and data.
+    pub fn parts(self) -> (&'static str, Value) {
+        match self {
+            Self::Shutdown(guest, reason) => {
+                ("SHUTDOWN", json!({"guest": guest, "reason": reason}))
+            }
+            Self::Reset(guest) => {
+                let reason = if guest {
+                    "guest-reset"
+                } else {
+                    "host-qmp-system-reset"
+                };
+                ("RESET", json!({"guest": guest, "reason": reason}))
+            }
+            Self::Stop => ("STOP", Value::Null),
+            Self::Resume => ("RESUME", Value::Null),
+            Self::Powerdown => ("POWERDOWN", Value::Null),
+            Self::Panicked => ("GUEST_PANICKED", json!({"action": "run"})),
+        }
+    }
+}
+
+/// The form of a picture of the screen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PictureForm {
+    /// Portable pixmap.
+    Ppm,
+    /// Portable network graphics.
+    Png,
+}
+
+/// What carries orders out. Errors are one line.
+pub trait Machine {
+    /// The command line that the machine was made from.
+    fn configuration(&self) -> &Configuration;
+    /// The files of the drives as they are now, in their order.
+    fn media(&self) -> Vec<Option<String>>;
+    /// The ends of the places for characters, for people, in their order.
+    fn labels(&self) -> Vec<String>;
+    /// What the machine does.
+    fn state(&self) -> RunState;
+    /// Pauses the machine; returns when it is paused.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn stop(&mut self) -> Result<(), String>;
+    /// Ends a pause.
+    ///
+    /// # Errors
+    /// The machine has been switched off.
+    fn resume(&mut self) -> Result<(), String>;
+    /// Presses the power button.
+    fn power_button(&mut self);
+    /// Resets the machine.
+    fn reset(&mut self);
+    /// Ends the machine and the process.
+    fn quit(&mut self);
+    /// Changes the medium of a drive, or takes it out.
+    ///
+    /// # Errors
+    /// The drive has no changeable medium, or the image cannot be used.
+    fn change_medium(
+        &mut self,
+        drive: usize,
+        file: Option<&str>,
+        force: bool,
+    ) -> Result<(), String>;
+    /// Writes a picture of the screen.
+    ///
+    /// # Errors
+    /// There is no screen, or the file cannot be written.
+    fn picture(&mut self, path: &str, form: PictureForm) -> Result<(), String>;
+    /// Presses keys together, by their QEMU names, and releases them.
+    ///
+    /// # Errors
+    /// There is no such key, or the guest reads none.
+    fn press(&mut self, keys: &[&str]) -> Result<(), String>;
+    /// Presses or releases one key.
+    ///
+    /// # Errors
+    /// There is no such key, or the guest reads none.
+    fn key(&mut self, key: &str, down: bool) -> Result<(), String>;
+    /// Writes the whole machine to a file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn save(&mut self, path: &str) -> Result<(), String>;
+    /// Takes bytes out of a ring buffer.
+    ///
+    /// # Errors
+    /// There is no such buffer.
+    fn read_ring(&mut self, id: &str, count: usize) -> Result<Vec<u8>, String>;
+    /// Reports an event to all monitors.
+    fn tell(&mut self, event: Event);
+}
