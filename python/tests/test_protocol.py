@@ -1,10 +1,12 @@
 """The protocol without a machine."""
 
 import struct
+from typing import Any, Dict, List
 
 import pytest
 
 from tollgate import TollgateError
+from tollgate._machine import exec_flags
 from tollgate._protocol import MOST, WINDOW, Exchange, frame, task
 
 
@@ -44,3 +46,25 @@ def test_an_end_without_a_result_is_an_error() -> None:
     with pytest.raises(TollgateError):
         Exchange(b"", b"").receive(frame(b"?"))
     assert MOST < 16 << 10
+
+
+def test_a_sandbox_is_flags() -> None:
+    def words(**changed: Any) -> List[str]:
+        arguments: Dict[str, Any] = dict.fromkeys(["memory", "root", "env", "user", "allow", "files", "processes"])
+        arguments.update(network=False, shares=(), flags=(), sandbox=False)
+        return exec_flags(**{**arguments, **changed})
+
+    assert words() == []
+    assert words(network=True) == ["--net=user"]
+    assert words(sandbox=True, root="/r", files="9M", processes=8) == [
+        "--sandbox",
+        "--files=9M",
+        "--processes=8",
+        "--root=/r",
+    ]
+    assert words(allow=["a.org:443", "b"]) == ["--net=user,allow=a.org:443,allow=b"]
+    assert words(allow=[], network=True) == ["--net=user,restrict=on"]
+    assert words(allow=["b"], network="user,log=refused") == ["--net=user,log=refused,allow=b"]
+    for wrong in ("a.org", ["a,b"]):
+        with pytest.raises(ValueError):
+            words(allow=wrong)

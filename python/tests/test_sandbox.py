@@ -1,9 +1,12 @@
 """What a sandbox does for ordinary programs."""
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +150,51 @@ def test_forks_continue_from_where_a_machine_is(tmp_path: Path) -> None:
             assert abs(float(later.run("date +%s").stdout) - time.time()) < 60
     with pytest.raises(TollgateError, match="other flags"):
         Sandbox(memory="512M", snapshot=file)
+
+
+@pytest.fixture
+def other_system(tmp_path: Path) -> str:
+    """A root with a shell, and the programs that the tests use."""
+    busybox = shutil.which("busybox") or os.path.join(os.environ.get("TOLLGATE_GUESTS", ""), "busybox-amd64/busybox")
+    if not os.path.exists(busybox):
+        pytest.skip("no busybox, which is a system in one file")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(busybox, tmp_path / "bin/busybox")
+    for name in ("sh", "cat", "env", "head", "ls", "nc", "sleep"):
+        (tmp_path / "bin" / name).symlink_to("busybox")
+    return str(tmp_path)
+
+
+def test_a_sandbox_sees_nothing_of_this_host(other_system: str) -> None:
+    with Sandbox(sandbox=True, root=other_system, memory="256M", files="16M", processes=16) as sandbox:
+        assert sandbox.run("ls /").stdout.split() == ["bin", "dev", "proc", "run", "sys", "tmp"]
+        assert "XDG_RUNTIME_DIR" not in sandbox.run("env").stdout
+        assert sandbox.run("ls /sys/class/net").stdout == "lo\n"
+        result = sandbox.run("head -c 20000000 /dev/zero > /tmp/hog")
+        assert (result.exit_code, result.limits_reached) == (1, ("files",))
+        result = sandbox.run("while true; do sleep 1000 & done", timeout=60)
+        assert "processes" in result.limits_reached
+    with pytest.raises(TollgateError, match="--root DIR"):
+        Sandbox(sandbox=True)
+    with pytest.raises(TollgateError, match="say what the command reaches"):
+        Sandbox(sandbox=True, root=other_system, network=True)
+
+
+def test_a_sandbox_reaches_what_is_allowed(other_system: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        port, closed = (it.getsockname()[1] for it in (server, other))
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(b"allowed\n")
+            connection.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with Sandbox(sandbox=True, root=other_system, memory="256M", allow=[f"host:{port}"]) as sandbox:
+            assert sandbox.run(f"nc 10.0.2.2 {port} < /dev/null").stdout == "allowed\n"
+            assert sandbox.run(f"nc 10.0.2.2 {closed} < /dev/null").exit_code != 0
+        thread.join()
 
 
 def test_a_pool_hands_out_machines() -> None:

@@ -68,10 +68,24 @@ class AsyncSandbox:
         user: Optional[str] = None,
         name: Optional[str] = None,
         flags: Sequence[str] = (),
+        sandbox: bool = False,
+        allow: Optional[Sequence[str]] = None,
+        files: Optional[str] = None,
+        processes: Optional[int] = None,
         snapshot: Optional[str] = None,
     ) -> None:
         words = _machine.exec_flags(
-            memory=memory, network=network, root=root, shares=shares, env=env, user=user, flags=flags
+            memory=memory,
+            network=network,
+            root=root,
+            shares=shares,
+            env=env,
+            user=user,
+            flags=flags,
+            sandbox=sandbox,
+            allow=allow,
+            files=files,
+            processes=processes,
         )
         self._flags: Optional[Sequence[str]] = words
         self._command = _machine.keep_command(words, name, snapshot)
@@ -206,7 +220,8 @@ class AsyncPool:
     def __init__(self, size: int = 5, *, name: Optional[str] = None, **machine: Any) -> None:
         """`machine` are the arguments of `tollgate.Pool` for each machine."""
         arguments = {"memory": None, "network": False, "root": None, "shares": (), "env": None}
-        arguments.update({"user": None, "flags": ()}, **machine)
+        arguments.update({"user": None, "flags": (), "sandbox": False, "allow": None})
+        arguments.update({"files": None, "processes": None}, **machine)
         words = _machine.exec_flags(**arguments)  # type: ignore[arg-type]
         self._command = [_machine.program(), "pool", f"--size={size}", "--end-with-input", "--", *words]
         self._name = name

@@ -43,13 +43,23 @@ def exec_flags(
     env: Optional[Mapping[str, str]],
     user: Optional[str],
     flags: Sequence[str],
+    sandbox: bool,
+    allow: Optional[Sequence[str]],
+    files: Optional[str],
+    processes: Optional[int],
 ) -> List[str]:
     """Flags of `tollgate exec` for a machine."""
     words: List[str] = []
+    if sandbox:
+        words.append("--sandbox")
     if memory is not None:
         words.append(f"--memory={memory}")
-    if network:
-        words.append("--net=user" if network is True else f"--net={network}")
+    if files is not None:
+        words.append(f"--files={files}")
+    if processes is not None:
+        words.append(f"--processes={processes}")
+    if network or allow is not None:
+        words.append("--net=" + _network(network, allow))
     if root is not None:
         words.append(f"--root={root}")
     words += [f"--share={share}" for share in shares]
@@ -57,6 +67,17 @@ def exec_flags(
     if user is not None:
         words.append(f"--user={user}")
     return [*words, *flags]
+
+
+def _network(network: Union[bool, str], allow: Optional[Sequence[str]]) -> str:
+    """The value of `--net`."""
+    value = network if isinstance(network, str) else "user"
+    if allow is None:
+        return value
+    if isinstance(allow, str) or any("," in rule for rule in allow):
+        raise ValueError("allow is a list, with one destination in each string")
+    # An empty list allows nothing.
+    return value + ("".join(f",allow={rule}" for rule in allow) or ",restrict=on")
 
 
 def keep_command(flags: Sequence[str], name: Optional[str], snapshot: Optional[str]) -> List[str]:

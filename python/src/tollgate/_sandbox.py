@@ -21,8 +21,8 @@ class Sandbox:
     """A virtual machine that runs commands until it is closed.
 
     The guest sees this host's files, except for what is given as `root`, and can change none of them: changes are
-    kept in the guest's memory until the sandbox is closed. Files that you may read the guest may read too. So for
-    code that you do not trust, give it a `root` of its own, or `flags` that hide what it must not see.
+    kept in the guest's memory until the sandbox is closed. Files that you may read the guest may read too. Code that
+    you do not trust gets `sandbox=True` and a `root`: then it sees nothing of this host.
 
     Methods may be called from several threads at once: each command has a connection of its own.
 
@@ -35,6 +35,12 @@ class Sandbox:
     :param user: the user who runs commands; the default is you.
     :param name: the machine's name for ``tollgate ps`` and ``tollgate exec --in``.
     :param flags: more flags of ``tollgate exec``.
+    :param sandbox: give the guest nothing of this host, and limits; ``tollgate exec --sandbox`` says what that is. It
+        needs a `root`, and `shares` need ``,ro``.
+    :param allow: what the guest reaches of the network, and nothing else: ``["pypi.org:443", "10.0.0.0/8"]``. An empty
+        list allows nothing.
+    :param files: the most memory for files, such as ``"256M"``.
+    :param processes: the most processes of all commands together.
     :param snapshot: a file that `snapshot` has written of a sandbox with the same arguments, to continue from.
     """
 
@@ -50,10 +56,24 @@ class Sandbox:
         user: Optional[str] = None,
         name: Optional[str] = None,
         flags: Sequence[str] = (),
+        sandbox: bool = False,
+        allow: Optional[Sequence[str]] = None,
+        files: Optional[str] = None,
+        processes: Optional[int] = None,
         snapshot: Optional[str] = None,
     ) -> None:
         words = _machine.exec_flags(
-            memory=memory, network=network, root=root, shares=shares, env=env, user=user, flags=flags
+            memory=memory,
+            network=network,
+            root=root,
+            shares=shares,
+            env=env,
+            user=user,
+            flags=flags,
+            sandbox=sandbox,
+            allow=allow,
+            files=files,
+            processes=processes,
         )
         self._start(words, name, cwd, snapshot)
 
@@ -230,13 +250,27 @@ class Pool:
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
         flags: Sequence[str] = (),
+        sandbox: bool = False,
+        allow: Optional[Sequence[str]] = None,
+        files: Optional[str] = None,
+        processes: Optional[int] = None,
     ) -> None:
         self._process: Optional["subprocess.Popen[bytes]"] = None
         if name is not None:
             self._socket = _machine.socket_of_pool(name)
             return
         words = _machine.exec_flags(
-            memory=memory, network=network, root=root, shares=shares, env=env, user=user, flags=flags
+            memory=memory,
+            network=network,
+            root=root,
+            shares=shares,
+            env=env,
+            user=user,
+            flags=flags,
+            sandbox=sandbox,
+            allow=allow,
+            files=files,
+            processes=processes,
         )
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
