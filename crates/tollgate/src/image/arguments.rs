@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tollgate_disk::{Backing, Format};
 
+use super::unpack::UnpackArguments;
 use crate::size;
 
 /// The last section of the subcommands' help.
@@ -17,7 +18,8 @@ Examples:
   tollgate image create -f qcow2 -b debian.qcow2 -F qcow2 mine.qcow2
   tollgate image info disk.qcow2
   tollgate image check -r leaks disk.qcow2
-  tollgate image convert -O raw disk.qcow2 disk.img"
+  tollgate image convert -O raw disk.qcow2 disk.img
+  tollgate image unpack debian.tar ./debian"
 }
 
 /// The arguments of `tollgate image`.
@@ -114,6 +116,12 @@ pub enum ImageCommand {
         #[arg(value_name = "TARGET")]
         target: PathBuf,
     },
+    /// Make a directory of a container image, for exec --root
+    ///
+    /// Prints how many files it has, and a command line that runs what the image is for. Files belong to
+    /// you and are readable; set-user-ID bits and devices are left out.
+    #[command(after_help = help(), verbatim_doc_comment)]
+    Unpack(UnpackArguments),
 }
 
 /// The defects that `check` repairs.

@@ -1,7 +1,9 @@
-//! `tollgate image`: makes, shows, checks and copies disk images, in the words of `qemu-img`.
+//! `tollgate image`: makes, shows, checks and copies disk images, in the words of `qemu-img`, and unpacks
+//! container images.
 
 mod arguments;
 mod outputs;
+mod unpack;
 
 use std::path::Path;
 
@@ -68,6 +70,7 @@ pub fn run(arguments: &ImageArguments) -> u8 {
             target_format: *output_format,
             replace: *overwrite,
         }),
+        ImageCommand::Unpack(arguments) => unpack::run(arguments),
     };
     match result {
         Ok(()) => exit_code::SUCCESS,

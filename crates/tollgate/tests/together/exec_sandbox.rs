@@ -4,8 +4,11 @@ use std::fs;
 use std::net::TcpListener;
 use std::process::Output;
 
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
 use crate::support::exec::{Place, text};
-use crate::support::{GUEST_PATIENCE, PATIENCE, finish};
+use crate::support::{GUEST_PATIENCE, PATIENCE, finish, tollgate};
 
 /// Programs that run natively need processes, which a sandbox does not start.
 const TRANSLATED: [&str; 3] = ["--sandbox", "--knob", "user-code=translated"];
@@ -110,6 +113,75 @@ fn a_sandbox_reaches_the_network_only_as_rules_say() {
         "nc 10.0.2.2 {port} </dev/null; nc 10.0.2.2 {closed} </dev/null 2>/dev/null || echo refused"
     );
     assert_eq!(answer(&place, &[&rules], &script), "allowed\nrefused\n");
+}
+
+/// What 'docker save' writes for an image with one layer, which has one program and its names.
+fn saved_image(program: &[u8]) -> Vec<u8> {
+    let mut layer = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_size(program.len() as u64);
+    layer
+        .append_data(&mut header, "bin/busybox", program)
+        .unwrap();
+    let mut link = tar::Header::new_gnu();
+    link.set_entry_type(tar::EntryType::Symlink);
+    link.set_mode(0o777);
+    link.set_size(0);
+    layer
+        .append_link(&mut link, "bin/sh", "/bin/busybox")
+        .unwrap();
+    let layer = layer.into_inner().unwrap();
+
+    let hash: [u8; 32] = Sha256::digest(&layer).into();
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let configuration = json!({
+        "architecture": "amd64",
+        "rootfs": {"diff_ids": [format!("sha256:{hash}")]},
+        "config": {"Cmd": ["sh", "-c", "echo $A"], "Env": ["A=b"]},
+    });
+    let manifest = json!([{"Config": "c.json", "RepoTags": ["box:1"], "Layers": ["layer.tar"]}]);
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, content) in [
+        ("c.json", configuration.to_string().into_bytes()),
+        ("manifest.json", manifest.to_string().into_bytes()),
+        ("layer.tar", layer),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(content.len() as u64);
+        archive
+            .append_data(&mut header, name, &content[..])
+            .unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+#[test]
+fn a_container_image_is_unpacked_and_runs() {
+    let mut place = Place::new();
+    let (archive, directory) = (
+        place.folder.path("image.tar"),
+        place.folder.path("unpacked"),
+    );
+    let busybox = fs::read(place.root.join("bin/busybox")).unwrap();
+    fs::write(&archive, saved_image(&busybox)).unwrap();
+    let mut unpack = tollgate();
+    unpack
+        .args(["image", "unpack"])
+        .args([&archive, &directory]);
+    let unpacked = finish(&mut unpack, PATIENCE);
+    assert_eq!(text(&unpacked.stderr), "");
+    let printed = text(&unpacked.stdout);
+    assert!(printed.starts_with("1 layers, 1 files, "), "{printed}");
+    let root = directory.display();
+    let advice = format!("tollgate exec --sandbox --root={root} --env=A=b -- sh -c 'echo $A'\n");
+    assert!(printed.ends_with(&advice), "{printed}");
+    place.root = directory;
+    assert_eq!(
+        answer(&place, &["--env=A=b"], "echo $A; busybox id -u"),
+        "b\n0\n"
+    );
 }
 
 #[test]

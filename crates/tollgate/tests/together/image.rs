@@ -170,7 +170,11 @@ fn each_refusal_is_one_line() {
     folder.refused("convert -c a.qcow2 b.img", 2, "'-c'");
     folder.refused("check -f raw a.img", 1, "nothing to check");
     folder.refused("check no.qcow2", 1, "no such file");
-    folder.refused("shrink a.qcow2", 2, "create, info, check or convert");
+    folder.refused(
+        "shrink a.qcow2",
+        2,
+        "create, info, check, convert or unpack",
+    );
 }
 
 /// Writes some bytes into a file of the folder.
