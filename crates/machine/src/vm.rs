@@ -561,6 +561,7 @@ impl Vm {
         loop {
             let (mut reading_wanted, mut reset_wanted) = (false, false);
             let mut screen_wanted = None;
+            let mut rest = None;
             let mut queries = Vec::new();
             let before = self.settings();
             for command in self.commands.take() {
@@ -581,6 +582,7 @@ impl Vm {
                         }
                         paused = false;
                     }
+                    Command::Rest(time) => rest = Some(time),
                     Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus => {}
                     Command::ChangeMedia => {
@@ -645,6 +647,12 @@ impl Vm {
                 Activity::Halted => State::Halted,
                 _ => State::Running,
             });
+            if let Some(time) = rest
+                && !paused
+                && self.commands.wait_for_command(Some(time))
+            {
+                continue;
+            }
             if !paused {
                 self.vcpu.clock_changed();
                 return false;

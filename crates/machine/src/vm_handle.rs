@@ -116,6 +116,12 @@ impl VmHandle {
         pause
     }
 
+    /// Requests that the processor executes nothing for this time, in which guest time passes. Another
+    /// command ends the rest.
+    pub fn rest(&self, time: Duration) {
+        self.submit(Command::Rest(time));
+    }
+
     /// Requests the end of the virtual machine.
     pub fn quit(&self) {
         self.submit(Command::Quit);
@@ -437,6 +443,7 @@ impl VmHandle {
 fn is_replaced(queued: Command, command: Command) -> bool {
     match (queued, command) {
         (Command::Pause | Command::Resume, Command::Pause | Command::Resume) => true,
+        (Command::Rest(_), Command::Rest(_)) => true,
         (Command::Set(before), Command::Set(now)) => before.knob().name == now.knob().name,
         _ => queued == command,
     }

@@ -46,6 +46,8 @@ pub enum Command {
     Pause,
     /// Continue after a pause.
     Resume,
+    /// Execute nothing for this time, in which guest time passes.
+    Rest(Duration),
     /// End the virtual machine.
     Quit,
     /// Press the ACPI power button.

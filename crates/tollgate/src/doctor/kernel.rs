@@ -7,7 +7,7 @@ use rustix::system::uname;
 use tollgate_confine::{Part, host_offers};
 
 use super::check::{Check, read_setting};
-use crate::host;
+use crate::{host, limits};
 
 /// The oldest kernel that Tollgate supports.
 const OLDEST: (u32, u32) = (5, 13);
@@ -31,7 +31,13 @@ pub fn required() -> Vec<Check> {
 
 /// The checks of what costs something if it is missing.
 pub fn optional() -> Vec<Check> {
-    vec![userfaultfd(), seccomp(), own_filters(), file_rules()]
+    vec![
+        userfaultfd(),
+        seccomp(),
+        own_filters(),
+        file_rules(),
+        control_groups(),
+    ]
 }
 
 /// The kernel's release, such as `6.1.0-13-amd64`.
@@ -131,6 +137,20 @@ fn file_rules() -> Check {
             "not usable (Linux 5.19 with Landlock among its security modules)"
         },
         "a guest that breaks out of its machine may open any file that you may; --confine strict refuses",
+    )
+}
+
+/// Whether Tollgate can make control groups for `--limit`.
+fn control_groups() -> Check {
+    let usable = limits::control_groups_are_usable();
+    Check::optional(
+        "control groups",
+        usable,
+        match usable {
+            true => "this process can make one with cpu and memory (cgroup v2)",
+            false => "none of this process's own (cgroup v2 with cpu and memory, delegated)",
+        },
+        "--limit is kept inside the process, which counts twenty times a second",
     )
 }
 

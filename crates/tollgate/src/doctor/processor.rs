@@ -3,7 +3,7 @@
 use super::check::{Check, read_setting};
 
 /// The bit of AT_HWCAP2 that the kernel sets when FSGSBASE works in user mode.
-const HWCAP2_FSGSBASE: libc::c_ulong = 1 << 1;
+const HWCAP2_FSGSBASE: usize = 1 << 1;
 
 /// The checks of the instructions that generated code needs.
 pub fn required() -> Vec<Check> {
@@ -85,22 +85,12 @@ fn fsgsbase() -> (bool, &'static str) {
     if std::arch::x86_64::__cpuid_count(7, 0).ebx & 1 == 0 {
         return (false, "not offered");
     }
-    if auxiliary_value(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 {
+    // The second word of capabilities, which needs no /proc.
+    if rustix::param::linux_hwcap().1 & HWCAP2_FSGSBASE != 0 {
         (true, "offered, enabled by the kernel")
     } else {
         (false, "offered, but the kernel has not enabled it")
     }
-}
-
-/// A value that the kernel has given this process at its start (getauxval(3)), 0 if it has not.
-fn auxiliary_value(kind: u64) -> u64 {
-    let vector = std::fs::read("/proc/self/auxv").unwrap_or_default();
-    let (words, _) = vector.as_chunks::<8>();
-    let (pairs, _) = words.as_chunks::<2>();
-    let pair = pairs
-        .iter()
-        .find(|pair| u64::from_ne_bytes(pair[0]) == kind);
-    pair.map_or(0, |pair| u64::from_ne_bytes(pair[1]))
 }
 
 fn pmu() -> Check {

@@ -48,7 +48,7 @@ pub struct KeepArguments {
         value_name = "NAME",
         conflicts_with_all = [
             "keep", "root", "image", "rw", "share", "kernel", "modules", "cold", "append", "verbose",
-            "memory", "name", "sandbox", "files", "processes", "detach", "control", "net", "vsock",
+            "memory", "name", "sandbox", "files", "processes", "limit", "detach", "control", "net", "vsock",
         ]
     )]
     pub inside: Option<String>,

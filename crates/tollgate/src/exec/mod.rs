@@ -126,6 +126,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
     let handle = VmHandle::new();
+    let limits = arguments.machine.limit.unwrap_or_default();
+    let _group = limits.enforce(config.memory_bytes, &handle)?;
     let continued = match &arguments.keep.restore {
         Some(path) => Some(template::continued(path, &config)?),
         None => None,

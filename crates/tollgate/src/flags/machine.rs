@@ -9,6 +9,7 @@ use tollgate_machine::cpu::Cpu;
 
 use super::{PresenceArguments, Switch};
 use crate::confinement::Confinement;
+use crate::limits::HostLimits;
 use crate::{cpu_models, size};
 
 /// Flags about the machine itself.
@@ -80,6 +81,16 @@ pub struct MachineArguments {
     /// default is auto, and strict with exec --sandbox.
     #[arg(long, value_name = "HOW", value_enum)]
     pub confine: Option<Confinement>,
+
+    /// The most that the machine takes of this host: cpu=N,memory=SIZE,io=SIZE
+    ///
+    /// cpu     processor time: a number of processors such as 0.5, or 50%
+    /// memory  memory of the process; more ends the machine. At least --memory and 256M
+    /// io      bytes per second that are read from storage and written to it, such as 20M
+    /// cpu and memory are kept by a control group if this process can make one (tollgate doctor says so),
+    /// otherwise, as io always, by counting: while the machine is over a limit, its processor rests.
+    #[arg(long, value_name = "LIMITS", value_parser = HostLimits::parse, verbatim_doc_comment)]
+    pub limit: Option<HostLimits>,
 
     /// The machine's place among others.
     #[command(flatten)]

@@ -75,6 +75,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
+    let limits = arguments.machine.limit.unwrap_or_default();
+    let _group = limits.enforce(config.memory_bytes, &handle)?;
     let outputs = Outputs::open(&arguments.consoles)?;
     let statistics = &arguments.statistics;
     let reporter = Arc::new(Reporter::open(statistics)?);

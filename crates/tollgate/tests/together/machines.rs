@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::support::exec::{Place, text};
 use crate::support::guests::fetched;
-use crate::support::{GUEST_PATIENCE, eventually, finish, tollgate};
+use crate::support::{GUEST_PATIENCE, eventually, finish, tollgate, within};
 
 /// A place with a run-time folder of its own.
 struct Own {
@@ -85,7 +86,9 @@ fn has_ended(number: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
     // The name, in parentheses, may contain anything.
     let state = status.rsplit(')').next().unwrap_or_default().trim_start();
-    state.is_empty() || state.starts_with(['Z', 'X'])
+    // The first thread may have ended while others still hold the files.
+    let threads = fs::read_dir(format!("/proc/{number}/task")).map_or(0, Iterator::count);
+    state.is_empty() || (state.starts_with(['Z', 'X']) && threads <= 1)
 }
 
 #[test]
@@ -174,6 +177,56 @@ fn a_machine_that_stays_runs_commands_and_takes_files() {
     assert!(text(&refused.stderr).contains("--in"));
     assert_eq!(own.run(&["kill", "box"]).status.code(), Some(0));
     assert_eq!(own.files(), [""; 0]);
+}
+
+#[test]
+fn a_machine_takes_no_more_processor_time_than_its_limit() {
+    let own = Own::new();
+    // Some seconds of work. If this host is busy, more time passes, never less.
+    let script = "i=0; while [ $i -lt 2000000 ]; do i=$((i+1)); done";
+    let mut command = own
+        .place
+        .exec(&["--limit", "cpu=25%"], &["sh", "-c", script]);
+    let began = Instant::now();
+    let mut child = own
+        .at_home(&mut command)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let number = child.id().to_string();
+    within(GUEST_PATIENCE, "the end of the machine", || {
+        has_ended(&number).then_some(())
+    });
+    let took = began.elapsed().as_secs_f64();
+    // A process that has ended and was not waited for has its counts still: utime and stime.
+    let status = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
+    let fields: Vec<&str> = status.rsplit(')').next().unwrap().split(' ').collect();
+    let ticks: f64 = [12, 13]
+        .map(|place| fields[place].parse::<f64>().unwrap())
+        .iter()
+        .sum();
+    assert!(child.wait().unwrap().success());
+    // The start is not limited at first, and a tenth of a second may be saved.
+    let used = ticks / rustix::param::clock_ticks_per_second() as f64;
+    assert!(
+        used <= 0.25 * took + 1.0,
+        "{used} s of processor time in {took} s"
+    );
+    assert!(used > 1.0, "{used} s: too little work to see a limit");
+
+    for (limits, why) in [
+        ("cpu=0", "too little or too much"),
+        ("disk=1", "unknown key 'disk'"),
+        ("memory=300M", "and the monitor need 512 MiB"),
+    ] {
+        let output = own.exec(&["--limit", limits], &["true"]);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{errors}");
+        assert!(
+            errors.contains(why) && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
 }
 
 #[test]
