@@ -35,8 +35,10 @@ mod help_text;
 mod host;
 mod image;
 mod interruption;
+mod jailer;
 mod keyboard;
 mod lab;
+mod limits;
 mod lost_output;
 mod machines;
 mod net;
@@ -73,11 +75,19 @@ use cli::Subcommand;
 
 pub use control::server::serve_connection;
 pub use firecracker::main as firecracker_main;
+pub use jailer::main as jailer_main;
 pub use qemu::main as qemu_main;
 
-/// The entry of the command: reads the process's arguments and executes them.
+/// The entry of the command: reads the process's arguments and executes them. Packages have one file with
+/// three names, so the name tells which command it is.
 pub fn main() -> ExitCode {
-    ExitCode::from(stack::with_enough(command))
+    let name = std::env::args_os().next().map(std::path::PathBuf::from);
+    let name = name.as_deref().and_then(std::path::Path::file_name);
+    match name.and_then(std::ffi::OsStr::to_str) {
+        Some("tollgate-firecracker") => firecracker_main(),
+        Some("jailer") => jailer_main(),
+        _ => ExitCode::from(stack::with_enough(command)),
+    }
 }
 
 fn command() -> u8 {

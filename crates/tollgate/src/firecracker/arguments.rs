@@ -122,7 +122,11 @@ pub struct FirecrackerArguments {
     pub control: Option<PathBuf>,
 }
 
-fn id(text: &str) -> Result<String, String> {
+/// Parses the name of a machine.
+///
+/// # Errors
+/// What a name is.
+pub fn id(text: &str) -> Result<String, String> {
     let is_good = |it: char| it.is_ascii_alphanumeric() || it == '-';
     match (1..=64).contains(&text.len()) && text.chars().all(is_good) {
         true => Ok(text.to_owned()),

@@ -31,6 +31,8 @@ use tollgate_machine::config::VmConfig;
 use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
+pub use self::arguments::id;
+
 use self::arguments::FirecrackerArguments;
 use self::front::Front;
 use self::host::{Built, Host};

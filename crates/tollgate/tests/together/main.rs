@@ -24,6 +24,7 @@ mod fork;
 mod hypercall;
 mod ide;
 mod image;
+mod jailer;
 mod knobs;
 mod lab;
 mod limits;
