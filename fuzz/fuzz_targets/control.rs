@@ -1,3 +1,6 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| tollgate_hostile::control::run(data));
+libfuzzer_sys::fuzz_target!(
+    init: tollgate_hostile::confined::begin(),
+    |data: &[u8]| tollgate_hostile::control::run(data)
+);

@@ -9,6 +9,7 @@
 //! guest's to the previous signal handler.
 
 mod canary;
+pub mod confined;
 pub mod control;
 pub mod devices;
 pub mod disk_images;

@@ -4,6 +4,7 @@
 //! For any modification, the file is either refused with one line of text, or a machine continues
 //! from it, ends when it is told to, and can be saved again.
 
+use crate::confined::as_processor;
 use crate::input::Input;
 use serde_json::Value;
 use std::fs;
@@ -121,7 +122,7 @@ fn run_for_a_moment(vm: &mut Vm, handle: &VmHandle) {
             thread::sleep(RUN);
             handle.quit();
         });
-        vm.run();
+        as_processor(|| vm.run());
     });
 }
 

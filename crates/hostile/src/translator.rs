@@ -11,6 +11,7 @@ mod guest;
 mod platform;
 
 use crate::canary;
+use crate::confined::as_processor;
 use crate::host_state::HostState;
 use crate::input::Input;
 use guest::Guest;
@@ -32,7 +33,6 @@ const CODE_CACHE_BYTES: usize = 1 << 20;
 /// Panics if the monitor breaks a promise.
 pub fn run(data: &[u8]) {
     canary::place();
-    let host = HostState::now();
     let mut input = Input::new(data);
     let guest = Guest::of(&mut input);
     let mut memory = GuestMemory::new(RAM_BYTES).expect("guest memory");
@@ -43,8 +43,12 @@ pub fn run(data: &[u8]) {
         vcpu.set_register_map(&RegisterMap::SPILLED);
     }
     vcpu.set_counts_instructions(guest.counted);
-    let stop = vcpu.run(&mut noise);
-    assert_eq!(HostState::now(), host, "the host's own settings");
+    let stop = as_processor(|| {
+        let host = HostState::now();
+        let stop = vcpu.run(&mut noise);
+        assert_eq!(HostState::now(), host, "the host's own settings");
+        stop
+    });
     canary::check();
     match stop {
         VcpuStop::Requested(_) | VcpuStop::TripleFault(_) => {}

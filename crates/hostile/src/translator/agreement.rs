@@ -7,6 +7,7 @@
 use super::guest::Guest;
 use super::platform::{Noise, TIME_LIMIT};
 use super::{CODE_CACHE_BYTES, RAM_BYTES};
+use crate::confined::as_processor;
 use crate::input::Input;
 use std::ops::Range;
 use tollgate_engine::abi::register_map::RegisterMap;
@@ -115,7 +116,7 @@ fn end(data: &[u8], way: Way) -> Option<End> {
         Way::Blocks(map) => {
             vcpu.set_register_map(map);
             vcpu.set_counts_instructions(guest.counted);
-            vcpu.run(&mut noise)
+            as_processor(|| vcpu.run(&mut noise))
         }
         Way::Steps => step(&mut vcpu, &mut noise)?,
     };

@@ -10,6 +10,7 @@ use super::guest::Guest;
 use super::platform::Noise;
 use super::{CODE_CACHE_BYTES, RAM_BYTES};
 use crate::canary;
+use crate::confined::as_processor;
 use crate::host_state::HostState;
 use crate::input::Input;
 use tollgate_engine::stored::StoredTranslations;
@@ -62,7 +63,6 @@ impl Edit {
 /// Panics if the monitor breaks a promise.
 pub fn run(data: &[u8]) {
     canary::place();
-    let host = HostState::now();
     let mut input = Input::new(data);
     let count = input.byte() % MOST_EDITS;
     let edits: Vec<Edit> = (0..count).map(|_| Edit::of(&mut input)).collect();
@@ -76,7 +76,11 @@ pub fn run(data: &[u8]) {
         if let Some(stored) = stored {
             vcpu.use_stored_translations(stored);
         }
-        vcpu.run(&mut noise);
+        as_processor(|| {
+            let host = HostState::now();
+            vcpu.run(&mut noise);
+            assert_eq!(HostState::now(), host, "the host's own settings");
+        });
         vcpu.store_translations(IDENTITY, None)
     };
     let Some(sound) = run_with(None) else { return };
@@ -105,7 +109,6 @@ pub fn run(data: &[u8]) {
     if let Ok(forged) = StoredTranslations::open(Box::new(forged), IDENTITY, None) {
         run_with(Some(forged));
     }
-    assert_eq!(HostState::now(), host, "the host's own settings");
     canary::check();
 }
 
