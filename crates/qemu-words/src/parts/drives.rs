@@ -210,7 +210,16 @@ impl Builder {
         if drive.file.is_none() && drive.interface == Interface::Virtio && !is_waiting {
             return Err("Device needs media, but drive is empty".into());
         }
-        self.add_drive(drive, is_waiting);
+        if drive.interface != Interface::Virtio || is_waiting {
+            self.add_drive(drive, is_waiting);
+            return Ok(());
+        }
+        // The guest finds virtio disks in the order of options, whichever kind of option it is.
+        let id = self.add_drive(drive, true);
+        let mut device = KeyValues::default();
+        device.push("driver", "virtio-blk-pci");
+        device.push("drive", &id);
+        self.devices.push((format!("-drive {id}"), device));
         Ok(())
     }
 
@@ -255,7 +264,8 @@ impl Builder {
         Ok(())
     }
 
-    fn add_drive(&mut self, mut drive: Drive, is_waiting: bool) {
+    /// Adds a drive and returns its name.
+    fn add_drive(&mut self, mut drive: Drive, is_waiting: bool) -> String {
         if drive.id.is_empty() {
             let name = match drive.interface {
                 Interface::Virtio => "virtio",
@@ -270,7 +280,9 @@ impl Builder {
             let number = drive.place.unwrap_or_else(|| of_kind.count());
             drive.id = format!("{name}{number}");
         }
+        let id = drive.id.clone();
         self.drives.push(DriveEntry { drive, is_waiting });
+        id
     }
 
     /// The drive that a device names.

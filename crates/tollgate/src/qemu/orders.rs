@@ -175,9 +175,11 @@ impl Machine for Orders {
     }
 
     fn reset(&mut self) {
+        // The machine may start again as soon as that is asked for.
+        let is_off = self.state() == RunState::Shutdown;
         self.talk.asked().reset = true;
         self.talk.changed.notify_all();
-        if self.state() != RunState::Shutdown {
+        if !is_off {
             self.handle.quit();
         }
     }

@@ -200,6 +200,8 @@ impl Life<'_> {
         if !self.talk.wait_while_off(ends) {
             return false;
         }
+        // A monitor may have ended the machine when it had ended already.
+        drop(self.handle.commands().take());
         self.running.tell(Event::Reset(false));
         true
     }

@@ -383,8 +383,8 @@ fn a_program_controls_a_machine_by_qmp() {
         false
     );
     client.ask(json!({"execute": "stop"}));
-    assert_eq!(status(&mut client), "paused");
     client.event("STOP");
+    assert_eq!(status(&mut client), "paused");
     client.ask(json!({"execute": "cont"}));
     client.event("RESUME");
     assert_eq!(guest.shell("echo $((6 * 7))"), "42");
