@@ -79,6 +79,25 @@ const AROUND: &[Call] = calls! {
     SYS_sched_getparam SYS_sched_getscheduler SYS_getpriority
 };
 
+/// Asking the launcher for processes, running programs in them, and making these leave. Of all but one,
+/// not every use is allowed (see [`crate::filter`]).
+const NATIVE: &[Call] = calls! {
+    SYS_sendmsg SYS_recvmsg SYS_futex_waitv SYS_pidfd_send_signal
+};
+
+/// What the launcher may do, and the processes that it starts: serve a socket, make files in memory and
+/// execute them, end and place its children; map memory, set up signals and a task, and filter
+/// themselves further.
+pub const LAUNCHER: &[Call] = calls! {
+    SYS_futex SYS_rt_sigreturn SYS_recvmsg SYS_sendmsg SYS_read SYS_write SYS_pwrite64 SYS_close
+    SYS_mmap SYS_munmap SYS_mprotect SYS_mremap SYS_madvise SYS_brk
+    SYS_memfd_create SYS_ftruncate SYS_fstat SYS_pipe2 SYS_fcntl SYS_dup3 SYS_close_range
+    SYS_clone SYS_execveat SYS_setpgid SYS_prctl SYS_arch_prctl SYS_prlimit64 SYS_setrlimit
+    SYS_getpid SYS_getppid SYS_gettid SYS_waitid SYS_pidfd_send_signal SYS_tgkill SYS_sched_setaffinity
+    SYS_rt_sigprocmask SYS_rt_sigaction SYS_sigaltstack SYS_set_tid_address SYS_seccomp
+    SYS_restart_syscall SYS_exit SYS_exit_group
+};
+
 /// Starting and ending a program of the host, for a machine that has one.
 pub const PROGRAMS: &[Call] = calls! {
     SYS_fork SYS_vfork SYS_execve SYS_wait4 SYS_waitid SYS_kill SYS_pidfd_send_signal SYS_setpgid
@@ -107,6 +126,8 @@ pub struct Uses {
     pub shares: bool,
     /// It runs a program of the host.
     pub programs: bool,
+    /// The descriptor of the socket of the launcher, if programs can run natively.
+    pub launcher: Option<i32>,
 }
 
 /// The lists for threads of a kind, which together say what they may do.
@@ -118,6 +139,9 @@ pub fn lists(kind: ThreadKind, uses: Uses) -> Vec<&'static [Call]> {
             if uses.shares {
                 // It answers itself what the host's kernel has in memory.
                 lists.push(LOOK_UP);
+            }
+            if uses.launcher.is_some() {
+                lists.push(NATIVE);
             }
         }
         ThreadKind::Disk => lists.push(OPEN_FILES),
@@ -147,6 +171,10 @@ pub fn lists(kind: ThreadKind, uses: Uses) -> Vec<&'static [Call]> {
             if uses.programs {
                 lists.push(PROGRAMS);
             }
+            // The vCPU's thread has the limits of the thread that starts it, too.
+            if uses.launcher.is_some() {
+                lists.push(NATIVE);
+            }
         }
     }
     lists
@@ -164,6 +192,7 @@ pub fn name(number: i32) -> Option<&'static str> {
         LOOK_UP,
         CHANGE,
         AROUND,
+        NATIVE,
         PROGRAMS,
     ];
     let mut calls = lists.into_iter().flatten();
@@ -181,6 +210,7 @@ mod tests {
             let uses = Uses {
                 shares: true,
                 programs: false,
+                launcher: None,
             };
             let allowed: Vec<i64> = lists(kind, uses)
                 .into_iter()

@@ -94,6 +94,15 @@ impl FileRules {
     }
 }
 
+/// Holds the calling thread to no file at all. Returns whether the kernel enforces it.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn reach_nothing() -> Result<bool, RulesetError> {
+    let status = empty()?.restrict_self()?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
 /// Rules that allow nothing.
 fn empty() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()

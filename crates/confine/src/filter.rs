@@ -95,6 +95,13 @@ fn rules(kind: ThreadKind, call: i64, uses: Uses) -> Result<Rules, BackendError>
             let none = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
             Ok(vec![SeccompRule::new(vec![none])?])
         }
+        // To the launcher, and to make a program leave its process.
+        libc::SYS_sendmsg | libc::SYS_recvmsg if kind == ThreadKind::Vcpu => {
+            one_of(0, uses.launcher.map(|descriptor| descriptor as u64))
+        }
+        libc::SYS_pidfd_send_signal if !is_around || !uses.programs => {
+            one_of(1, [libc::SIGUSR1 as u64])
+        }
         libc::SYS_openat if kind == ThreadKind::Vcpu || kind == ThreadKind::Network => {
             bits(2, CHANGING, 0)
         }
@@ -128,6 +135,66 @@ pub fn filter(kind: ThreadKind, uses: Uses) -> Result<BpfProgram, BackendError> 
     Ok(without_clone3().into_iter().chain(program).collect())
 }
 
+/// The flags of clone with which the launcher starts a process (it waits until that has executed), and
+/// those with which such a process makes its second task.
+const CLONE: [i32; 2] = [
+    libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
+    libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID,
+];
+/// What the launcher and its processes may ask prctl for: to end with the parent, no privileges, names,
+/// RDTSC that faults, and system calls as signals (PR_SET_SYSCALL_USER_DISPATCH).
+const PRCTL_OF_LAUNCHER: [i32; 5] = [
+    libc::PR_SET_PDEATHSIG,
+    libc::PR_SET_NO_NEW_PRIVS,
+    libc::PR_SET_NAME,
+    libc::PR_SET_TSC,
+    59,
+];
+/// What they may ask arch_prctl for: CPUID that faults (ARCH_SET_CPUID).
+const ARCH_PRCTL: u64 = 0x1012;
+
+/// The rules for a call of the launcher and its processes.
+fn rules_of_launcher(call: i64) -> Result<Rules, BackendError> {
+    match call {
+        libc::SYS_clone => one_of(0, CLONE.map(|flags| flags as u64)),
+        libc::SYS_prctl => one_of(0, PRCTL_OF_LAUNCHER.map(|option| option as u64)),
+        libc::SYS_arch_prctl => one_of(0, [ARCH_PRCTL]),
+        libc::SYS_fcntl => one_of(1, [libc::F_DUPFD, libc::F_GETFD].map(|it| it as u64)),
+        libc::SYS_execveat => one_of(4, [libc::AT_EMPTY_PATH as u64]),
+        libc::SYS_seccomp => one_of(0, [libc::SECCOMP_SET_MODE_FILTER.into()]),
+        libc::SYS_pidfd_send_signal => one_of(1, [libc::SIGKILL as u64]),
+        // It only asks whether a task exists.
+        libc::SYS_tgkill => one_of(2, [0]),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The filter for the launcher. It ends the process that does anything else, but only if no filter that
+/// was added later decides otherwise: an action that is as strict gives way to the newer filter's.
+///
+/// # Errors
+/// As for [`filter`].
+pub fn of_launcher() -> Result<BpfProgram, BackendError> {
+    let mut map = BTreeMap::new();
+    for (call, _) in calls::LAUNCHER {
+        map.insert(*call, rules_of_launcher(*call)?);
+    }
+    let filter = SeccompFilter::new(
+        map,
+        SeccompAction::Trap,
+        SeccompAction::Allow,
+        TargetArch::x86_64,
+    )?;
+    filter.try_into()
+}
+
 /// Instructions before a filter's own that make clone3 seem not to exist. The C library starts threads by
 /// clone then, whose flags a filter can see.
 fn without_clone3() -> [sock_filter; 3] {
@@ -155,8 +222,12 @@ mod tests {
     #[test]
     fn every_kind_has_a_filter() {
         for kind in ThreadKind::ALL {
-            for (shares, programs) in [(false, false), (true, true)] {
-                let uses = Uses { shares, programs };
+            for has_all in [false, true] {
+                let uses = Uses {
+                    shares: has_all,
+                    programs: has_all,
+                    launcher: has_all.then_some(3),
+                };
                 assert!(filter(kind, uses).unwrap().len() > 50, "{kind:?}");
             }
         }

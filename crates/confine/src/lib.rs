@@ -19,6 +19,7 @@ mod files;
 mod filter;
 mod kernel;
 mod kind;
+mod launcher;
 mod own_thread;
 mod policy;
 mod report;
@@ -26,6 +27,7 @@ mod trap;
 
 pub use files::{Tree, TreeAccess};
 pub use kind::ThreadKind;
+pub use launcher::confine_launcher;
 pub use own_thread::{elsewhere, on_own_thread};
 pub use policy::{Confine, Entry, Setup, begin, enter, entry_of_child, start_confined};
 pub use report::{Part, Report, host_offers, report};

@@ -1,6 +1,7 @@
 //! The process's policy, and how a thread comes under it.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
@@ -36,6 +37,9 @@ pub struct Setup {
     pub trees: Vec<Tree>,
     /// Whether the process starts a program of the host while the machine exists.
     pub has_program: bool,
+    /// The socket of the process that makes others for the vCPU's thread, if programs of the guest can
+    /// run natively.
+    pub launcher: Option<RawFd>,
     /// The exit code of a process that is ended because a thread did what it may not do.
     pub exit_code: u8,
 }
@@ -83,6 +87,7 @@ pub fn begin(setup: Setup) -> Result<(), String> {
     let uses = Uses {
         shares: !setup.trees.is_empty(),
         programs: setup.has_program,
+        launcher: setup.launcher,
     };
     let missing = Part::ALL.map(|part| {
         AtomicBool::new(match part {

@@ -16,6 +16,8 @@ const ENDED: u8 = 77;
 const ATTEMPT: &str = "TOLLGATE_ATTEMPT";
 /// The variable with the number of the process that started this one.
 const PARENT: &str = "TOLLGATE_PARENT";
+/// The variable with the descriptor of a launcher's socket, for machines with native programs.
+const LAUNCHER: &str = "TOLLGATE_LAUNCHER";
 /// The variable that names the directory that is served.
 const SERVED: &str = "TOLLGATE_SERVED";
 
@@ -94,6 +96,20 @@ const FORBIDDEN: &[Attempt] = &[
     ("pidfd_send_signal to a process", || {
         plain(libc::SYS_pidfd_send_signal)
     }),
+    ("pidfd_send_signal to end a process", || {
+        let signal = libc::SIGKILL as usize;
+        call(libc::SYS_pidfd_send_signal, [5, signal, 0, 0, 0, 0])
+    }),
+    ("sendmsg to another socket", || {
+        call(libc::SYS_sendmsg, [1, 0, 0, 0, 0, 0])
+    }),
+    ("recvmsg from another socket", || {
+        call(libc::SYS_recvmsg, [1, 0, 0, 0, 0, 0])
+    }),
+    ("sched_setaffinity of a process", || {
+        call(libc::SYS_sched_setaffinity, [parent(), 0, 0, 0, 0, 0])
+    }),
+    ("waitid for a process", || plain(libc::SYS_waitid)),
     ("fcntl to send signals", || {
         call(
             libc::SYS_fcntl,
@@ -166,10 +182,12 @@ fn parent() -> usize {
 }
 
 fn set_up(confine: Confine, trees: Vec<Tree>) -> Result<(), String> {
+    let launcher = std::env::var(LAUNCHER).ok();
     begin(Setup {
         confine,
         trees,
         has_program: false,
+        launcher: launcher.map(|descriptor| descriptor.parse().unwrap()),
         exit_code: ENDED,
     })
 }
@@ -192,7 +210,7 @@ fn served() -> Vec<Tree> {
 }
 
 /// Starts this program again for one test, which makes the attempt.
-fn again(test: &str, attempt: &str, served: Option<&Path>) -> Output {
+fn again_with(test: &str, attempt: &str, served: Option<&Path>, launcher: Option<&str>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",
@@ -204,7 +222,13 @@ fn again(test: &str, attempt: &str, served: Option<&Path>) -> Output {
     command.env(PARENT, std::process::id().to_string());
     command.env(ATTEMPT, attempt).env_remove(SERVED);
     command.envs(served.map(|path| (SERVED, path)));
+    command.envs(launcher.map(|descriptor| (LAUNCHER, descriptor)));
     command.output().unwrap()
+}
+
+/// Starts this program again for one test, without native programs.
+fn again(test: &str, attempt: &str, served: Option<&Path>) -> Output {
+    again_with(test, attempt, served, None)
 }
 
 #[test]
@@ -230,11 +254,21 @@ fn can_confine() -> bool {
 
 #[test]
 fn each_attempt_of_the_vcpus_thread_ends_the_process_with_a_line() {
+    each_attempt_ends_the_process(None);
+}
+
+#[test]
+fn each_attempt_ends_the_process_where_programs_can_run_natively() {
+    // The descriptor is not what an attempt uses.
+    each_attempt_ends_the_process(Some("5"));
+}
+
+fn each_attempt_ends_the_process(launcher: Option<&str>) {
     if !can_confine() {
         return;
     }
     for (name, _) in FORBIDDEN {
-        let output = again("makes_an_attempt", name, None);
+        let output = again_with("makes_an_attempt", name, None, launcher);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
             output.status.code(),

@@ -26,6 +26,7 @@ pub fn begin() {
         },
         trees: Vec::new(),
         has_program: false,
+        launcher: None,
         exit_code: FORBIDDEN,
     };
     if tollgate_confine::report().is_none() {

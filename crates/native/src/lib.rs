@@ -21,19 +21,24 @@
 //! # std::io::Result::Ok(())
 //! ```
 
+mod children;
 mod exit;
 mod filters;
 mod frame;
 mod host;
 mod image;
+mod keeper;
 mod kicker;
+pub mod launcher;
 mod layout;
 mod life;
+mod make;
 mod mapper;
 mod mapping;
 mod patience;
 mod probe;
 mod process;
+mod processor_time;
 mod results;
 mod settings;
 mod shared_memory;
@@ -48,5 +53,6 @@ pub use kicker::Kicker;
 pub use mapping::{Cause, Command, MappingError, Rights};
 pub use probe::{Refusal, probe};
 pub use process::SpaceProcess;
+pub use processor_time::nanoseconds_used;
 pub use settings::{Facts, Placement, Settings};
 pub use state::{CODE_64, DATA, Refused, Selectors, UserState};

@@ -1,27 +1,32 @@
 //! Whether a process lives, why it is gone, and its end with its owner.
 
 use crate::exit::Death;
+use crate::keeper::Keeper;
 use crate::kicker::KickState;
-use crate::spawn;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process as its parent sees it. It is killed and reaped when this is dropped.
+/// A process as its monitor sees it. It is killed and reaped when this is dropped.
 pub struct Life {
     process: Arc<KickState>,
+    number: i32,
+    keeper: Keeper,
     death: Option<Death>,
-    is_reaped: bool,
 }
 
 impl Life {
-    pub const fn new(process: Arc<KickState>) -> Self {
+    pub const fn new(process: Arc<KickState>, number: i32, keeper: Keeper) -> Self {
         Self {
             process,
+            number,
+            keeper,
             death: None,
-            is_reaped: false,
         }
+    }
+
+    /// Binds the process, whose tasks have these numbers, to a processor.
+    pub fn bind(&self, mapper: i32, processor: usize) {
+        self.keeper.bind([self.number, mapper], processor);
     }
 
     /// Why it is gone, if that is known.
@@ -34,18 +39,11 @@ impl Life {
         if let Some(death) = self.death {
             return Err(death);
         }
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        let death = match waitid(WaitId::PidFd(self.process.process.as_fd()), options) {
-            Ok(None) | Err(rustix::io::Errno::INTR) => return Ok(()),
-            Ok(Some(status)) => match status.terminating_signal() {
-                Some(signal) => Death::Signal(signal),
-                None => Death::Ended(status.exit_status().unwrap_or_default()),
-            },
-            // Another part of the program has reaped it.
-            Err(_) => Death::Ended(0),
+        let Some(death) = self.keeper.death(&self.process.process, self.number) else {
+            return Ok(());
         };
-        self.is_reaped = true;
         self.death = Some(death);
+        self.keeper.forget(self.number);
         Err(death)
     }
 
@@ -62,21 +60,15 @@ impl Life {
             }
         }
         self.death = Some(death);
-        self.kill();
+        self.keeper.kill(&self.process.process, self.number);
         death
-    }
-
-    fn kill(&mut self) {
-        if !self.is_reaped {
-            let _ = pidfd_send_signal(&self.process.process, Signal::KILL);
-            let _ = spawn::reap(&self.process.process);
-            self.is_reaped = true;
-        }
     }
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
-        self.kill();
+        if self.death.is_none() {
+            self.keeper.kill(&self.process.process, self.number);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! honest one may also be late, which must not kill it; so the limits are generous, and one of them
 //! counts only time in which it ran.
 
-use crate::host::processor_time;
+use crate::processor_time::ProcessorClock;
 use std::time::{Duration, Instant};
 
 /// How much processor time a program may use after a kick.
@@ -15,19 +15,21 @@ const KICKED_TIME: Duration = Duration::from_secs(20);
 /// How long a program that was kicked may take.
 pub struct Patience {
     since: Instant,
+    clock: ProcessorClock,
     processor_time: Duration,
 }
 
 impl Patience {
-    pub fn new(process: i32) -> Self {
+    pub fn new(clock: ProcessorClock) -> Self {
         Self {
             since: Instant::now(),
-            processor_time: processor_time(process),
+            clock,
+            processor_time: clock.now(),
         }
     }
 
-    pub fn is_over(&self, process: i32) -> bool {
-        let used = processor_time(process).saturating_sub(self.processor_time);
+    pub fn is_over(&self) -> bool {
+        let used = self.clock.now().saturating_sub(self.processor_time);
         used > KICKED_PROCESSOR_TIME || self.since.elapsed() > KICKED_TIME
     }
 }

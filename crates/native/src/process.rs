@@ -9,6 +9,7 @@ use crate::life::Life;
 use crate::mapper::{Failure, Mapper};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
 use crate::patience::Patience;
+use crate::processor_time::ProcessorClock;
 use crate::settings::{Facts, Placement, Settings};
 use crate::shared_memory::{SharedPages, sleep_on, sleep_on_both, wake};
 use crate::start::Started;
@@ -60,7 +61,7 @@ impl SpaceProcess {
             mapper_number: started.mapper,
             pages: started.pages,
             ram_size: started.ram_size,
-            kick: Arc::clone(&started.kick),
+            kick: started.kick,
             frame: started.frame,
             queue: Queue::default(),
             turn: 1,
@@ -68,7 +69,7 @@ impl SpaceProcess {
             placement: settings.placement,
             processor: None,
             facts: started.facts,
-            life: Life::new(started.kick),
+            life: started.life,
         })
     }
 
@@ -87,9 +88,13 @@ impl SpaceProcess {
         self.number
     }
 
-    /// The processor time that the process has used.
+    const fn clock(&self) -> ProcessorClock {
+        ProcessorClock::of(self.number)
+    }
+
+    /// The time for which the process has been on a processor. It is exact when a run has returned.
     pub fn processor_time(&self) -> Duration {
-        host::processor_time(self.number)
+        self.clock().now()
     }
 
     /// Queues a mapping of guest RAM, in place of what is there.
@@ -156,9 +161,8 @@ impl SpaceProcess {
         let processor = host::current_processor();
         if processor.is_some() && processor != self.processor {
             self.processor = processor;
-            for task in [self.number, self.mapper_number] {
-                host::bind(task, processor.unwrap_or_default());
-            }
+            self.life
+                .bind(self.mapper_number, processor.unwrap_or_default());
         }
     }
 
@@ -309,8 +313,8 @@ impl SpaceProcess {
                 wake(self.word(control::GO));
                 if self.kick.is_kicked() {
                     self.kick.signal();
-                    let patience = patience.get_or_insert_with(|| Patience::new(self.number));
-                    if patience.is_over(self.number) {
+                    let patience = patience.get_or_insert_with(|| Patience::new(self.clock()));
+                    if patience.is_over() {
                         return Err(Exit::Died(self.life.lose(Death::Unresponsive)));
                     }
                 }

@@ -1,8 +1,10 @@
 //! Starting a process from an executable file in memory, with nothing of ours but three descriptors.
 
+use crate::exit::Death;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// What the process is given as descriptors 0, 1 and 2, and the file that it executes.
 pub struct Descriptors<'a> {
@@ -85,10 +87,23 @@ pub fn spawn(descriptors: &Descriptors<'_>) -> io::Result<Child> {
     Ok(child)
 }
 
+/// Why a child of this process has ended; nothing while it lives. With `WaitIdOptions::NOWAIT` it is not
+/// reaped.
+pub fn death_of_child(process: &OwnedFd, options: WaitIdOptions) -> Option<Death> {
+    let options = options | WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    match waitid(WaitId::PidFd(process.as_fd()), options) {
+        Ok(None) | Err(rustix::io::Errno::INTR) => None,
+        Ok(Some(status)) => Some(match status.terminating_signal() {
+            Some(signal) => Death::Signal(signal),
+            None => Death::Ended(status.exit_status().unwrap_or_default()),
+        }),
+        // Another part of the program has reaped it.
+        Err(_) => Some(Death::Ended(0)),
+    }
+}
+
 /// Waits for the end of a process that has been killed or has ended.
 pub fn reap(process: &OwnedFd) -> io::Result<()> {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
-    use std::os::fd::AsFd;
     loop {
         match waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
             Err(rustix::io::Errno::INTR) => {}

@@ -1,16 +1,17 @@
 //! Starting a space process, up to its first signal.
 
+use crate::exit::Death;
 use crate::frame::Frame;
 use crate::host;
-use crate::image::{self, Instruction};
+use crate::image::Instruction;
+use crate::keeper;
 use crate::kicker::KickState;
-use crate::layout::{self, Layout, PAGE, announce, control};
+use crate::layout::{Layout, announce, control};
+use crate::life::Life;
+use crate::make::layout;
 use crate::results::read_byte;
 use crate::settings::{Facts, Settings};
 use crate::shared_memory::{SharedPages, sleep_on};
-use crate::spawn::{self, Descriptors};
-use rustix::fs::MemfdFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,6 +30,7 @@ pub struct Started {
     /// Where the mapper writes its results.
     pub results: OwnedFd,
     pub kick: Arc<KickState>,
+    pub life: Life,
     pub frame: Frame,
     pub facts: Facts,
     /// Bytes of guest RAM.
@@ -38,59 +40,23 @@ pub struct Started {
 impl Started {
     /// Starts a process and waits for its first signal.
     pub fn new(ram: BorrowedFd<'_>, settings: Settings) -> io::Result<Self> {
-        let layout = Layout {
-            place: settings.place,
-            stack_pages: stack_pages(),
-        };
-        let is_placed = settings.place.is_multiple_of(PAGE)
-            && settings.place >= 1 << 20
-            && settings.place < layout::USER_END - (64 << 30);
-        if !is_placed {
-            let message = "a guest program's stub cannot be at this address";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        let layout = layout(&settings)?;
         let ram_size = rustix::fs::fstat(ram)?.st_size.cast_unsigned();
-        let shared = rustix::fs::memfd_create("guest-program", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&shared, layout.shared_size())?;
+        let (made, keeper) = keeper::make(ram, &settings)?;
+        let kick = KickState::new(made.child.descriptor);
+        let number = made.child.number;
+        let life = Life::new(Arc::clone(&kick), number, keeper);
         let size = NonZero::new(layout.shared_size() as usize).expect("pages");
-        let pages = SharedPages::map(shared.as_fd(), size)?;
-        let control = |word| layout.shared_offset(layout.control(word));
-        pages.word(control(control::GO)).store(1, Ordering::Relaxed);
-        let spins = pages.word(control(control::SPIN));
-        spins.store(settings.spins, Ordering::Relaxed);
-        let image = executable(&image::image(
-            layout,
-            settings.cpuid,
-            settings.time_stamp_counter,
-        ))?;
-        let pipe = rustix::pipe::PipeFlags::CLOEXEC;
-        let (results, written) = rustix::pipe::pipe_with(pipe)?;
-        let child = spawn::spawn(&Descriptors {
-            ram,
-            results: written.as_fd(),
-            shared: shared.as_fd(),
-            image: image.as_fd(),
-        })?;
-        drop(written);
         let starting = Starting {
             layout,
-            number: child.number,
-            pages,
-            results,
-            kick: KickState::new(child.descriptor),
+            number,
+            pages: SharedPages::map(made.shared.as_fd(), size)?,
+            results: made.results,
+            kick,
+            life,
         };
         starting.finish(settings, ram_size)
     }
-}
-
-/// The pages of the signal stack: what the kernel says a frame takes at most, and some room.
-fn stack_pages() -> u64 {
-    let least = match host::auxiliary(libc::AT_MINSIGSTKSZ) {
-        // Kernels before 5.14 do not say.
-        0 => 12 << 10,
-        least => least,
-    };
-    (least + 2048).div_ceil(PAGE)
 }
 
 /// A process whose first signal has not come yet.
@@ -100,23 +66,16 @@ struct Starting {
     pages: SharedPages,
     results: OwnedFd,
     kick: Arc<KickState>,
+    life: Life,
 }
 
 impl Starting {
     /// Waits for the first signal.
-    fn finish(self, settings: Settings, ram_size: u64) -> io::Result<Started> {
-        let found = self.wait().and_then(|()| {
-            let found = Frame::find(self.layout, &self.pages);
-            found.map_err(|error| io::Error::other(format!("guest programs on this host: {error}")))
-        });
-        let frame = match found {
-            Ok(frame) => frame,
-            Err(error) => {
-                let _ = pidfd_send_signal(&self.kick.process, Signal::KILL);
-                let _ = spawn::reap(&self.kick.process);
-                return Err(error);
-            }
-        };
+    fn finish(mut self, settings: Settings, ram_size: u64) -> io::Result<Started> {
+        self.wait()?;
+        let frame = Frame::find(self.layout, &self.pages);
+        let unusable = |error| io::Error::other(format!("guest programs on this host: {error}"));
+        let frame = frame.map_err(unusable)?;
         let achieved = |asked: Instruction, word: u64| {
             let result = self
                 .pages
@@ -144,13 +103,14 @@ impl Starting {
             pages: self.pages,
             results: self.results,
             kick: self.kick,
+            life: self.life,
             frame,
             facts,
             ram_size,
         })
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&mut self) -> io::Result<()> {
         let monitor_sleeps = self.layout.control(control::MONITOR_SLEEPS);
         let monitor_sleeps = self.pages.word(self.layout.shared_offset(monitor_sleeps));
         monitor_sleeps.store(1, Ordering::SeqCst);
@@ -162,10 +122,8 @@ impl Starting {
             if done.load(Ordering::SeqCst) == 1 {
                 break;
             }
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            let ended = waitid(WaitId::PidFd(self.kick.process.as_fd()), options)?;
-            if let Some(status) = ended {
-                return Err(self.failure(status.terminating_signal()));
+            if let Err(death) = self.life.look() {
+                return Err(self.failure(death));
             }
             sleep_on(done, 0, Duration::from_millis(10));
         }
@@ -174,8 +132,8 @@ impl Starting {
     }
 
     /// Why the process has ended before its first signal: the stub's two bytes, or a signal.
-    fn failure(&self, signal: Option<i32>) -> io::Error {
-        if let Some(signal) = signal {
+    fn failure(&self, death: Death) -> io::Error {
+        if let Death::Signal(signal) = death {
             let message = format!("a guest program's process was killed by signal {signal}");
             return io::Error::other(message);
         }
@@ -189,18 +147,4 @@ impl Starting {
             _ => io::Error::other("a guest program's process has ended itself"),
         }
     }
-}
-
-/// A file in memory that can be executed.
-fn executable(contents: &[u8]) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC;
-    // Kernels before 6.3 know no MFD_EXEC; later ones may be set to require it.
-    let file = rustix::fs::memfd_create("guest-program", flags | MemfdFlags::EXEC)
-        .or_else(|_| rustix::fs::memfd_create("guest-program", flags))?;
-    let mut rest = contents;
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest)?;
-        rest = &rest[written..];
-    }
-    Ok(file)
 }

@@ -1,18 +1,18 @@
 //! `--confine`: what the process's threads may ask of the host while a machine runs, and the thread
 //! that runs it.
 
+use std::os::fd::RawFd;
+
 use clap::ValueEnum;
 use tollgate_confine::{self as confine, Setup, ThreadKind, Tree, TreeAccess};
 use tollgate_machine::config::{NetworkKind, UserCode, VmConfig};
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm::{RunOutcome, Vm};
+use tollgate_native::launcher;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 
-const CONFINED: &str = "the machine is confined, and programs that run natively need processes of their \
-                        own:";
-const STRICT_AND_NATIVE: &str = "--confine strict: programs that run natively need processes, which a \
-                                 confined machine cannot start; use --knob user-code=translated";
+const NO_LAUNCHER: &str = "programs cannot run natively, since no process can be made for them";
 
 /// How much the threads are confined.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +25,8 @@ pub enum Confinement {
     Off,
 }
 
-/// Sets what threads may do that are started for a machine from now on. A process that is ended
-/// because a thread did something else has this exit code.
+/// Sets what threads may do that are started for a machine from now on; there must be none yet but the
+/// calling one. A process that is ended because a thread did something else has this exit code.
 ///
 /// # Errors
 /// One line that says what the host lacks.
@@ -36,12 +36,7 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
         Confinement::Strict => confine::Confine::Strict,
         Confinement::Off => return Ok(()),
     };
-    if config.user_code != UserCode::Translated {
-        return match how {
-            Confinement::Strict => Err(Failure::host(STRICT_AND_NATIVE)),
-            Confinement::Auto | Confinement::Off => Ok(()),
-        };
-    }
+    let launcher = begin_launcher(confine, config)?;
     let trees = config.shares.iter().map(|share| Tree {
         path: share.path.clone(),
         access: match share.readonly {
@@ -54,9 +49,36 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
         confine,
         trees: trees.collect(),
         has_program: networks.any(|network| matches!(network.kind, NetworkKind::Passt)),
+        launcher,
         exit_code,
     })
     .map_err(Failure::host)
+}
+
+/// Starts the process that makes others for programs that run natively, now or later, and returns its
+/// socket.
+///
+/// # Errors
+/// Programs must run natively, all must be confined, and that process cannot be started.
+fn begin_launcher(confine: confine::Confine, config: &VmConfig) -> Result<Option<RawFd>, Failure> {
+    let begun = launcher::begin(confine::confine_launcher);
+    let begun = match (begun, config.user_code) {
+        (Ok(socket), UserCode::Native | UserCode::Adaptive) => {
+            launcher::answers().map(|()| Some(socket))
+        }
+        (begun, _) => begun.map(Some),
+    };
+    match begun {
+        Ok(socket) => Ok(socket),
+        Err(_) if config.user_code == UserCode::Translated => Ok(None),
+        Err(error) if confine == confine::Confine::Strict => Err(Failure::host(format!(
+            "--confine strict: {NO_LAUNCHER}: {error}"
+        ))),
+        Err(error) => {
+            say(&format!("{NO_LAUNCHER}: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Whether the knobs of this machine may get these values while it runs.
@@ -65,11 +87,9 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
 /// One line that says what confinement forbids.
 pub fn allows(assignments: &[Assignment]) -> Result<(), String> {
     let is_native = |it: &&Assignment| it.knob().name == "user-code" && it.value() != "translated";
-    match assignments.iter().find(is_native) {
-        Some(_) if confine::report().is_some() => {
-            Err(format!("{CONFINED} start it with --confine off"))
-        }
-        _ => Ok(()),
+    match assignments.iter().any(|it| is_native(&it)) {
+        true => launcher::answers().map_err(|error| format!("{NO_LAUNCHER}: {error}")),
+        false => Ok(()),
     }
 }
 

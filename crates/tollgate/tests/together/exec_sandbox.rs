@@ -10,13 +10,10 @@ use sha2::{Digest, Sha256};
 use crate::support::exec::{Place, text};
 use crate::support::{GUEST_PATIENCE, PATIENCE, finish, tollgate};
 
-/// Programs that run natively need processes, which a sandbox does not start.
-const TRANSLATED: [&str; 3] = ["--sandbox", "--knob", "user-code=translated"];
-
 /// Runs a shell's script in a sandbox.
 #[track_caller]
 fn sandboxed(place: &Place, flags: &[&str], script: &str) -> Output {
-    let flags = [&TRANSLATED, flags].concat();
+    let flags = [&["--sandbox"], flags].concat();
     let mut command = place.exec(&flags, &["sh", "-c", script]);
     command.env("SECRET", "token").env("LC_ALL", "C");
     finish(&mut command, GUEST_PATIENCE)
@@ -204,10 +201,6 @@ fn what_contradicts_a_sandbox_is_one_line() {
             "{errors}"
         );
     }
-    let native = ["--sandbox", "--knob", "user-code=native"];
-    let output = finish(&mut place.exec(&native, &["true"]), PATIENCE);
-    assert_eq!(output.status.code(), Some(125));
-    assert!(text(&output.stderr).contains("user-code=translated"));
 }
 
 #[test]

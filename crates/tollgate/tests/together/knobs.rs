@@ -70,6 +70,9 @@ fn a_running_guest_goes_on_while_its_knobs_are_turned() {
             vec!["vif=on", "vir=off", "transition=call"],
             vec!["vir=on", "switch=exit"],
             vec!["switch=inline"],
+            // The machine is confined, and has a launcher that makes processes for programs.
+            vec!["user-code=native"],
+            vec!["user-code=translated"],
         ] {
             let output = set(&folder, &assignments);
             assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -1,5 +1,7 @@
 //! Programs that run natively do what they do translated.
 
+use tollgate_confine::{Part, host_offers};
+
 use crate::support::exec::{Place, text};
 use crate::support::{GUEST_PATIENCE, finish};
 
@@ -38,8 +40,18 @@ fn programs_that_run_natively_do_what_they_do_translated() {
     let (translated, entries) = run(&place, &flags, "native-entries");
     assert_eq!(entries, 0);
     let can_run = tollgate_native::probe().is_ok();
-    // A restored machine and one that has booted.
-    for more in [&[][..], &["--cold"]] {
+    let strict: &[&str] = match Part::ALL.into_iter().all(host_offers) {
+        true => &["--confine", "strict"],
+        false => &[],
+    };
+    // A restored machine and one that has booted; a process without confinement, and one that has it all.
+    for more in [
+        &[][..],
+        &["--cold"],
+        &["--confine", "off"],
+        strict,
+        &["--sandbox"],
+    ] {
         let flags = [&["--knob", "user-code=native"], more].concat();
         let (native, entries) = run(&place, &flags, "native-entries");
         assert_eq!(native, translated);
