@@ -22,6 +22,7 @@
 //! ```
 
 mod accounts;
+mod elsewhere;
 mod fast_path_calls;
 mod fast_path_sampler;
 mod groups;
@@ -38,10 +39,12 @@ use crate::sampler::{Due, Sampler};
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
 use accounts::Sample;
+use elsewhere::Elsewhere;
 use fast_path_sampler::FastPathSampler;
 use groups::{Group, Usual};
 
 pub use accounts::{Accounts, FastPathMemo};
+pub use elsewhere::OtherProcess;
 pub use fast_path_calls::FastPathCall;
 pub use report::{Cost, TimeShares};
 
@@ -84,6 +87,7 @@ pub struct Ledger {
     accounts: Accounts,
     detail: Detail,
     host: fn() -> HostTime,
+    elsewhere: Elsewhere,
     sampler: Sampler,
     disturbance: Disturbance,
     fast_path_sampler: FastPathSampler,
@@ -142,6 +146,7 @@ impl Ledger {
             accounts: Accounts::default(),
             detail,
             host,
+            elsewhere: Elsewhere::default(),
             sampler: Sampler::new(),
             disturbance: Disturbance::default(),
             fast_path_sampler: FastPathSampler::default(),
@@ -220,9 +225,23 @@ impl Ledger {
         self.accounts.shares()
     }
 
+    /// Guest code will run in this process, whose time counts as this thread's from now on.
+    pub fn guest_runs_in(&mut self, process: OtherProcess) {
+        self.elsewhere.runs_in(process);
+    }
+
+    /// The host's view of the time of this thread and of guest code in other processes.
+    fn host_time(&self) -> HostTime {
+        let thread = (self.host)();
+        HostTime {
+            on_processor: thread.on_processor + self.elsewhere.total(),
+            ..thread
+        }
+    }
+
     /// The vCPU starts to run.
     pub fn start(&mut self) {
-        self.run_start_host = (self.host)();
+        self.run_start_host = self.host_time();
         self.run_start = counter();
         self.run_halted = 0;
         self.waiting_seen = 0;
@@ -262,7 +281,7 @@ impl Ledger {
         let begin = counter();
         self.end_last_group(begin);
         self.enter_samples();
-        let host = (self.host)();
+        let host = self.host_time();
         let now = counter();
         self.accounts.waiting += self.waiting_by(host, now);
         let ending = now.wrapping_sub(begin);
@@ -288,7 +307,7 @@ impl Ledger {
     /// Updates the waiting time, so that later losses can be distinguished from earlier ones. Worth
     /// calling where a microsecond does not matter. Returns the time.
     fn look_at_waiting(&mut self) -> u64 {
-        let host = (self.host)();
+        let host = self.host_time();
         let now = counter();
         self.waiting_seen = self.waiting_by(host, now);
         now
@@ -319,7 +338,7 @@ impl Ledger {
     /// asked.
     fn waiting_until_asked(&mut self) -> u64 {
         let begin = counter();
-        let host = (self.host)();
+        let host = self.host_time();
         let now = counter();
         // The thread often loses its processor in this system call, which follows the work.
         let asking = match now.wrapping_sub(begin) {
@@ -580,9 +599,9 @@ impl Ledger {
     /// host's delay in ending the sleep.
     pub fn sleep(&mut self, sleep: impl FnOnce()) {
         self.disturbance.is_not_alike();
-        let (before, begin) = ((self.host)(), counter());
+        let (before, begin) = (self.host_time(), counter());
         sleep();
-        let (after, end) = ((self.host)(), counter());
+        let (after, end) = (self.host_time(), counter());
         let whole = end.wrapping_sub(begin);
         let passed = after.passed.saturating_sub(before.passed);
         let had = after.on_processor.saturating_sub(before.on_processor);

@@ -17,7 +17,7 @@ impl Ledger {
         if self.detail != Detail::Full {
             return;
         }
-        let host = (self.host)();
+        let host = self.host_time();
         let now = request.taken;
         let arrival = self.arrival(request, late, (host, now));
         // The waiting time that an exit being timed has had so far must still be subtracted from
@@ -94,7 +94,7 @@ impl Ledger {
     /// How long the thread was not scheduled since requests were last taken or this function was
     /// last called. Makes a system call.
     fn lost_lately(&mut self, now: u64) -> u64 {
-        let host = (self.host)();
+        let host = self.host_time();
         let had = host
             .on_processor
             .saturating_sub(self.looked_at.0.on_processor);

@@ -179,6 +179,55 @@ fn time_that_the_host_gave_to_others_spoils_no_sample() {
 }
 
 #[test]
+fn guest_code_in_other_processes_is_guest_code_and_no_waiting() {
+    thread_local! {
+        static USED: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+    }
+    fn used(number: i32) -> u64 {
+        USED.get()[number as usize] / 2
+    }
+    let mut ledger = ledger();
+    ledger.start();
+    for round in 0..100_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::NativeFault, Place::default());
+        pass(100);
+        let number = round / 1000 % 2;
+        ledger.guest_runs_in(OtherProcess {
+            number,
+            processor_time: used,
+        });
+        ledger.enter_guest();
+        // The thread sleeps while the other process runs, and the host gives some time to neither.
+        let ran = if round % 10 == 0 { 90_000 } else { 500 };
+        wait(ran);
+        let mut all = USED.get();
+        all[number as usize] += ran;
+        USED.set(all);
+        if round % 507 == 0 {
+            wait(200_000);
+        }
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    let ran: u64 = USED.get().iter().sum();
+    let waiting = (LOST.get() - ran) as f64;
+    assert!(
+        (shares.waiting as f64 / waiting - 1.0).abs() < 0.001,
+        "{shares:?}"
+    );
+    assert!(
+        (shares.guest as f64 / ran as f64 - 1.0).abs() < 0.02,
+        "{shares:?}"
+    );
+    assert!(
+        (shares.exits[0].1 as f64 / 1e7 - 1.0).abs() < 0.02,
+        "{shares:?}"
+    );
+}
+
+#[test]
 fn sleep_is_not_waiting() {
     let mut ledger = ledger();
     ledger.start();

@@ -16,7 +16,8 @@ use tollgate_emulate::descriptor_table::{accessed_segment, read_descriptor};
 use tollgate_emulate::segments::load_segment;
 use tollgate_engine::policy::access::Access;
 use tollgate_exits::ExitKind;
-use tollgate_native::{Exit, Selectors};
+use tollgate_exits::ledger::OtherProcess;
+use tollgate_native::{Exit, Selectors, nanoseconds_used};
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::AccessKind;
@@ -132,6 +133,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         process.write_vectors(vectors);
         self.runner.native.counts.entries += 1;
         *entries += 1;
+        self.ledger.guest_runs_in(OtherProcess {
+            number: process.number(),
+            processor_time: nanoseconds_used,
+        });
         self.ledger.enter_guest();
         let exit = process.run_until(&mut state, self.pending);
         self.ledger.leave_guest();
