@@ -28,13 +28,14 @@ const RUN: Duration = Duration::from_millis(2);
 const COUNTER: [u8; 6] = [0xff, 0x06, 0x00, 0x7e, 0xeb, 0xfa];
 /// Parts of a description that an input does not reach: a file that a modified path names must not
 /// be opened.
-const KEPT: [&str; 12] = [
+const KEPT: [&str; 13] = [
     "kernel",
     "firmware",
     "initrd",
     "path",
     "drives",
     "ide_drives",
+    "scsi_drives",
     "floppies",
     "shares",
     "networks",

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_machine::config::{
     DriveOptions, Format, NetworkKind, NetworkOptions, OnLoss, OptionalDevice, PortOptions,
-    PortTarget, ShareOptions, UserOptions, VmConfig, VsockOptions,
+    PortTarget, ScsiDrive, ScsiKind, ShareOptions, ShareProtocol, UserOptions, VmConfig,
+    VsockOptions,
 };
 use tollgate_machine::device_list;
 use tollgate_machine::devices::pci::ECAM_BASE;
@@ -182,6 +183,9 @@ pub fn run(data: &[u8]) {
     let is_share = !is_network && choices & 0x11 == 0x11;
     let is_console = !is_network && choices & 0x13 == 0x10;
     let is_balloon = !is_network && choices & 0x13 == 0x12;
+    // The share is one of 9P, and the disk is at a controller.
+    let is_nine = is_share && choices & 0x22 == 0x20;
+    let is_scsi = !is_network && choices & 0x31 == 0x20;
     let mut config = VmConfig {
         memory_bytes: MEMORY_BYTES,
         pci: has_pci,
@@ -214,7 +218,19 @@ pub fn run(data: &[u8]) {
         });
     }
     if is_share {
-        config.shares = vec![ShareOptions::new(image.0.with_extension("d"), "share")];
+        let mut share = ShareOptions::new(image.0.with_extension("d"), "share");
+        if is_nine {
+            share.protocol = ShareProtocol::NineP;
+        }
+        config.shares = vec![share];
+    }
+    if is_scsi {
+        config.devices.clear();
+        let disk = config.drives.remove(0);
+        config.scsi_drives = vec![
+            ScsiDrive::target(1, ScsiKind::Disk(disk)),
+            ScsiDrive::target(2, ScsiKind::CdRom(None)),
+        ];
     }
     let memory = GuestMemory::new(MEMORY_BYTES).expect("memory");
     let devices = device_list::virtio_devices(&config).expect("image and directory");
@@ -238,8 +254,9 @@ pub fn run(data: &[u8]) {
         let own = match (is_network, is_share, is_console) {
             (true, _, _) if is_vsock => 1,
             (true, _, _) => 0x1983,
-            (_, true, _) => 0,
+            (_, true, _) => u64::from(is_nine),
             (_, _, true) => 1 << 1,
+            _ if is_scsi => 0,
             _ => 1 << 9,
         };
         let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | own;
@@ -282,6 +299,25 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             descriptor.extend(bytes.to_le_bytes());
             descriptor.extend([input.byte(), 0, input.byte() & 31, 0]);
             guest.poke(RINGS + 16 * index, &descriptor);
+        }
+        // Write a message for 9P: kind, tag, and names or numbers.
+        4 if what & 0x50 == 0x50 => {
+            let mut header = u32::from(input.byte()).to_le_bytes().to_vec();
+            header.extend([input.byte(), 1, 0]);
+            let count = usize::from(input.byte() & 63);
+            header.extend(input.bytes(count));
+            let place = address(input);
+            guest.poke(place, &header);
+        }
+        // Write a header for the controller: target, task and command.
+        4 if what & 0x60 == 0x60 => {
+            let mut header = vec![1, input.byte() & 3, 0x40, input.byte() & 1, 0, 0, 0, 0];
+            header.extend([7; 8]);
+            header.extend([0; 3]);
+            header.extend(input.bytes(16));
+            header.resize(51, 0);
+            let place = address(input);
+            guest.poke(place, &header);
         }
         // Write a header for the file system device: operation, node, and a name or numbers.
         4 if what & 16 != 0 => {
@@ -405,6 +441,8 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
             })
         })
         .chain(share_seeds())
+        .chain(nine_seeds())
+        .chain(scsi_seeds())
         .chain(frames())
         .collect()
 }
@@ -434,6 +472,62 @@ fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
         [0xb3, 0xbb].map(|choices: u8| {
             let seed = [&[0, choices], &*steps].concat();
             (format!("share-{name}-{choices:x}"), seed)
+        })
+    })
+}
+
+/// Messages to the 9P device: the beginning of a session and what follows.
+fn nine_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
+    // A message of 7 bytes and its body; then descriptors of request and reply.
+    let message = |kind: u8, body: &[u8]| -> Vec<u8> {
+        let bytes = 7 + body.len() as u8;
+        let mut steps = vec![0x54, bytes, kind, body.len() as u8];
+        steps.extend(body);
+        steps.push(3);
+        steps.extend([0x40, 0, 3, bytes, 1, 1]);
+        steps.extend([0x80, 1, 4, 1, 2, 0]);
+        steps.extend([0x15, 0, 0]);
+        steps
+    };
+    let version = message(100, b"\0\0\x02\0\x08\09P2000.L");
+    let attach = message(104, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0");
+    let create = message(14, b"\0\0\0\0\x01\0a\x02\0\0\0\xa4\x01\0\0\0\0\0\0");
+    let walk = message(110, b"\0\0\0\0\x01\0\0\0\x01\0\x01\0a");
+    let end = [0x0f, 0x8e, 0xce, 0x0b, 0, 0x10];
+    [("create", create), ("walk", walk)]
+        .into_iter()
+        .flat_map(move |(name, last)| {
+            let steps = [&*version, &*attach, &*last, &end].concat();
+            [0xb1, 0xb9].map(|choices: u8| {
+                let seed = [&[0, choices], &*steps].concat();
+                (format!("nine-{name}-{choices:x}"), seed)
+            })
+        })
+}
+
+/// Commands for the disk of the controller.
+fn scsi_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
+    let commands: [(&str, &[u8]); 4] = [
+        ("ready", &[0]),
+        ("inquire", &[0x12, 0, 0, 0, 96]),
+        ("read", &[0x28, 0, 0, 0, 0, 1, 0, 0, 1]),
+        ("modes", &[0x5a, 0, 0x3f, 0, 0, 0, 0, 0, 200]),
+    ];
+    commands.into_iter().flat_map(|(name, command)| {
+        let mut steps = vec![0x64, 1, 0];
+        let mut bytes = command.to_vec();
+        bytes.resize(16, 0);
+        steps.extend(bytes);
+        steps.push(3);
+        // The request, the answer, and its data.
+        steps.extend([0x40, 0, 3, 51, 1, 1]);
+        steps.extend([0x40, 1, 4, 108, 3, 2]);
+        steps.extend([0x80, 2, 5, 1, 2, 0]);
+        steps.extend([0x15, 0, 0]);
+        steps.extend([0x0f, 0x8e, 0xce, 0x0b, 0, 0x10]);
+        [0xa2, 0xaa].map(|choices: u8| {
+            let seed = [&[0, choices], &*steps].concat();
+            (format!("scsi-{name}-{choices:x}"), seed)
         })
     })
 }

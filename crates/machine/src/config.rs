@@ -3,6 +3,7 @@
 
 mod ide_drives;
 mod images;
+mod scsi_drives;
 
 use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
@@ -13,6 +14,7 @@ use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::rtc::{BootDevice, RtcBase};
 pub use crate::devices::virtio::console::ports::{OnLoss, PortOptions, PortTarget};
 pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
+pub use scsi_drives::{ScsiAddress, ScsiDrive, ScsiKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -252,6 +254,8 @@ pub struct VmConfig {
     pub drives: Vec<DriveOptions>,
     /// The drives at the places of the IDE function.
     pub ide_drives: IdePlaces,
+    /// The drives of the virtio SCSI controller, which is there if it has any.
+    pub scsi_drives: Vec<ScsiDrive>,
     /// The floppy drives (at most two) with their disks. `None` is an empty drive.
     pub floppies: Vec<Option<DriveOptions>>,
     /// The drives that firmware boots from, the first choice first, each at most once.
@@ -306,6 +310,7 @@ impl Default for VmConfig {
             generation_id: true,
             drives: Vec::new(),
             ide_drives: IdePlaces::default(),
+            scsi_drives: Vec::new(),
             floppies: Vec::new(),
             boot_order: BootDevice::ALL.to_vec(),
             shares: Vec::new(),
@@ -348,6 +353,8 @@ pub enum ConfigError {
     TooManyIdeDrives(usize),
     /// There are IDE drives, but no PCI bus for the IDE function.
     IdeWithoutPci,
+    /// Two drives of the SCSI controller have this address, or it is too large.
+    ScsiAddress(ScsiAddress),
     /// There are more floppy drives than firmware supports.
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
@@ -403,6 +410,10 @@ impl fmt::Display for ConfigError {
                 "{count} floppy drives: there is room for {}",
                 Floppy::MOST_DRIVES
             ),
+            Self::ScsiAddress(ScsiAddress { target, lun }) => write!(
+                formatter,
+                "no drive, or only one, can be unit {lun} of SCSI target {target}"
+            ),
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
                 "{count} drives, networks, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
@@ -420,7 +431,8 @@ impl VmConfig {
         let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
         let console = usize::from(!self.ports.is_empty());
         let vsock = usize::from(self.vsock.is_some());
-        drives.len() + networks.len() + shares.len() + console + vsock + others.count()
+        let scsi = usize::from(!self.scsi_drives.is_empty());
+        drives.len() + networks.len() + shares.len() + console + vsock + scsi + others.count()
     }
 
     /// Whether there are drives at the IDE function.
@@ -481,6 +493,7 @@ impl VmConfig {
         if !self.pci && self.has_ide_drives() {
             return Err(ConfigError::IdeWithoutPci);
         }
+        ScsiDrive::check(&self.scsi_drives)?;
         if self.floppies.len() > Floppy::MOST_DRIVES {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));
         }

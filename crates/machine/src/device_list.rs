@@ -4,7 +4,9 @@ use crate::acpi::{Hardware, loader};
 use crate::boot::e820::{self, MemoryRange};
 use crate::boot::firmware;
 use crate::bus::Device;
-use crate::config::{IdeDrive, OptionalDevice, Paravirtual, VmConfig};
+use crate::config::{
+    IdeDrive, OptionalDevice, Paravirtual, ScsiAddress, ScsiDrive, ScsiKind, VmConfig,
+};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
 use crate::devices::chipset::host_bridge::HostBridge440fx;
@@ -39,6 +41,7 @@ use crate::devices::virtio::entropy::Entropy;
 use crate::devices::virtio::mmio_transport::VirtioMmio;
 use crate::devices::virtio::net::Net;
 use crate::devices::virtio::pci_transport::VirtioPci;
+use crate::devices::virtio::scsi::{Scsi, Unit as ScsiUnit};
 use crate::devices::virtio::share::Share;
 use crate::devices::virtio::vsock::Vsock;
 use crate::devices::watchdog::Watchdog;
@@ -256,6 +259,19 @@ fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     ]
 }
 
+/// Opens a drive of the SCSI controller.
+fn scsi_unit(drive: &ScsiDrive) -> Result<ScsiUnit, DiskError> {
+    let ScsiAddress { target, lun } = drive.address;
+    let name = match drive.image() {
+        Some(image) => format!("scsi {target}:{lun} ({})", image.path.display()),
+        None => format!("scsi {target}:{lun}"),
+    };
+    match &drive.kind {
+        ScsiKind::Disk(options) => ScsiUnit::disk(drive.address, name, options),
+        ScsiKind::CdRom(disc) => ScsiUnit::cd_drive(drive.address, name, disc.as_ref()),
+    }
+}
+
 /// Makes the virtio devices of a machine, and opens their resources on the host.
 ///
 /// # Errors
@@ -294,6 +310,11 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     for options in &config.shares {
         let share = Share::open(options).map_err(BackEndError::Share)?;
         devices.push(Box::new(share));
+    }
+    if !config.scsi_drives.is_empty() {
+        let units = config.scsi_drives.iter().map(scsi_unit);
+        let units: Result<_, _> = units.collect();
+        devices.push(Box::new(Scsi::new(units.map_err(BackEndError::Disk)?)));
     }
     if !config.ports.is_empty() {
         let console = Console::new(&config.ports).map_err(BackEndError::Port)?;

@@ -6,19 +6,30 @@ use tollgate_machine::config::{Backing, Cache, DiskGeometry, DriveOptions, Forma
 /// The form of a drive, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
     [,cache=writeback|none|unsafe][,discard=unmap|ignore][,backing=any|same-dir|none]\
-    [,serial=TEXT][,if=virtio|ide][,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
+    [,serial=TEXT][,if=virtio|ide|scsi][,media=disk|cdrom][,cyls=N,heads=N,secs=N]";
 
 /// A disk and the controller that it is attached to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriveArgument {
     /// The options of the disk.
     pub options: DriveOptions,
-    /// Whether the disk is attached to the IDE function, instead of a virtio device.
-    pub is_ide: bool,
+    /// What the disk is attached to.
+    pub interface: Interface,
     /// Whether the disk is a CD-ROM.
     pub is_cd_rom: bool,
     /// The geometry, if it was given.
     pub geometry: Option<DiskGeometry>,
+}
+
+/// What a disk is attached to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interface {
+    /// A virtio device of its own.
+    Virtio,
+    /// The IDE function.
+    Ide,
+    /// The virtio SCSI controller.
+    Scsi,
 }
 
 /// The parts of a geometry that were given.
@@ -83,7 +94,7 @@ impl GeometryParts {
 pub fn parse(text: &str) -> Result<DriveArgument, String> {
     let mut drive = DriveArgument {
         options: DriveOptions::new(""),
-        is_ide: false,
+        interface: Interface::Virtio,
         is_cd_rom: false,
         geometry: None,
     };
@@ -102,11 +113,14 @@ pub fn parse(text: &str) -> Result<DriveArgument, String> {
         }
     }
     drive.geometry = parts.whole()?;
-    if drive.geometry.is_some() && (!drive.is_ide || drive.is_cd_rom) {
+    if drive.geometry.is_some() && (drive.interface != Interface::Ide || drive.is_cd_rom) {
         return Err("cyls, heads and secs are for a disk with if=ide".into());
     }
-    if drive.is_cd_rom && !drive.is_ide {
-        return Err("media=cdrom: a CD-ROM drive is an IDE drive: if=ide is missing".into());
+    if drive.is_cd_rom && drive.interface == Interface::Virtio {
+        return Err(
+            "media=cdrom: a CD-ROM drive is an IDE or SCSI drive: if=ide or if=scsi is missing"
+                .into(),
+        );
     }
     if drive.options.path.as_os_str().is_empty() {
         return Err(format!("it names no file; expected {FORM}"));
@@ -149,12 +163,13 @@ fn set(argument: &mut DriveArgument, key: &str, value: &str) -> Result<(), Strin
             }
             text.clone_into(&mut drive.serial);
         }
-        ("if", "virtio") => argument.is_ide = false,
-        ("if", "ide") => argument.is_ide = true,
+        ("if", "virtio") => argument.interface = Interface::Virtio,
+        ("if", "ide") => argument.interface = Interface::Ide,
+        ("if", "scsi") => argument.interface = Interface::Scsi,
         ("media", "disk") => argument.is_cd_rom = false,
         ("media", "cdrom") => argument.is_cd_rom = true,
         ("media", _) => return other("disk or cdrom"),
-        ("if", _) => return other("virtio or ide"),
+        ("if", _) => return other("virtio, ide or scsi"),
         _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
     }
     Ok(())
@@ -169,7 +184,7 @@ mod tests {
         let virtio = |options| {
             Ok(DriveArgument {
                 options,
-                is_ide: false,
+                interface: Interface::Virtio,
                 is_cd_rom: false,
                 geometry: None,
             })
@@ -187,9 +202,11 @@ mod tests {
             ..DriveOptions::new("d")
         };
         assert_eq!(parse(all), virtio(expected));
-        assert!(parse("file=d,if=ide").unwrap().is_ide);
+        assert_eq!(parse("file=d,if=ide").unwrap().interface, Interface::Ide);
         let cd_rom = parse("file=d.iso,media=cdrom,if=ide").unwrap();
-        assert!(cd_rom.is_ide && cd_rom.is_cd_rom);
+        assert!(cd_rom.interface == Interface::Ide && cd_rom.is_cd_rom);
+        let cd_rom = parse("file=d.iso,media=cdrom,if=scsi").unwrap();
+        assert!(cd_rom.interface == Interface::Scsi && cd_rom.is_cd_rom);
         let geometry = parse("file=d,if=ide,cyls=615,heads=4,secs=17")
             .unwrap()
             .geometry;
@@ -217,9 +234,10 @@ mod tests {
             ("file=a,serial=123456789012345678901", "20 ASCII"),
             ("file=a,serial=a b", "20 ASCII"),
             ("file=a,backing=off", "expected any, same-dir or none"),
-            ("file=a,if=scsi", "expected virtio or ide"),
+            ("file=a,if=nvme", "expected virtio, ide or scsi"),
             ("file=a,if=ide,media=dvd", "expected disk or cdrom"),
-            ("file=a,media=cdrom", "if=ide is missing"),
+            ("file=a,media=cdrom", "if=ide or if=scsi is missing"),
+            ("file=a,if=scsi,heads=4,cyls=1,secs=1", "with if=ide"),
             ("file=a,if=ide,heads=17,cyls=1,secs=1", "from 1 to 16"),
             ("file=a,if=ide,heads=0,cyls=1,secs=1", "from 1 to 16"),
             ("file=a,if=ide,cyls=99999,heads=1,secs=1", "from 1 to 16383"),

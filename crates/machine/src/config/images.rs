@@ -1,6 +1,6 @@
 //! The images of a machine: disks, floppies and discs.
 
-use super::{DriveOptions, IdeDrive, VmConfig};
+use super::{DriveOptions, IdeDrive, ScsiDrive, ScsiKind, VmConfig};
 
 impl VmConfig {
     /// Returns all images, in whatever drive they are.
@@ -10,7 +10,11 @@ impl VmConfig {
             IdeDrive::Disk(..) => None,
             IdeDrive::CdRom(disc) => disc.as_ref(),
         });
-        self.disks().chain(discs)
+        let scsi = self.scsi_drives.iter();
+        let scsi = scsi.filter(|drive| matches!(drive.kind, ScsiKind::CdRom(_)));
+        self.disks()
+            .chain(discs)
+            .chain(scsi.filter_map(ScsiDrive::image))
     }
 
     /// Returns the images whose files the guest may write. Discs are never written.
@@ -26,7 +30,17 @@ impl VmConfig {
             IdeDrive::Disk(image, ..) => Some(image),
             IdeDrive::CdRom(_) => None,
         });
-        let disks = self.drives.iter_mut().chain(floppies).chain(ide);
+        let scsi = self.scsi_drives.iter_mut();
+        let scsi = scsi.filter_map(|drive| match &mut drive.kind {
+            ScsiKind::Disk(image) => Some(image),
+            ScsiKind::CdRom(_) => None,
+        });
+        let disks = self
+            .drives
+            .iter_mut()
+            .chain(floppies)
+            .chain(ide)
+            .chain(scsi);
         disks.filter(|disk| is_written(disk))
     }
 
@@ -37,7 +51,10 @@ impl VmConfig {
             IdeDrive::Disk(image, ..) => Some(image),
             IdeDrive::CdRom(_) => None,
         });
-        self.drives.iter().chain(floppies).chain(ide)
+        let scsi = self.scsi_drives.iter();
+        let scsi = scsi.filter(|drive| matches!(drive.kind, ScsiKind::Disk(_)));
+        let scsi = scsi.filter_map(ScsiDrive::image);
+        self.drives.iter().chain(floppies).chain(ide).chain(scsi)
     }
 }
 
@@ -65,6 +82,11 @@ mod tests {
                 Some(IdeDrive::CdRom(Some(image("disc")))),
                 Some(IdeDrive::CdRom(None)),
             ],
+            scsi_drives: vec![
+                ScsiDrive::target(0, ScsiKind::Disk(image("scsi"))),
+                ScsiDrive::target(1, ScsiKind::CdRom(Some(image("scsi-disc")))),
+                ScsiDrive::target(2, ScsiKind::CdRom(None)),
+            ],
             ..VmConfig::default()
         };
         let names = |images: Vec<&DriveOptions>| -> Vec<String> {
@@ -72,10 +94,19 @@ mod tests {
             names.map(|name| name.to_string()).collect()
         };
         let all = names(config.images().collect());
-        let expected = ["virtio", "read", "discarded", "floppy", "ide", "disc"];
+        let expected = [
+            "virtio",
+            "read",
+            "discarded",
+            "floppy",
+            "ide",
+            "scsi",
+            "disc",
+            "scsi-disc",
+        ];
         assert_eq!(all, expected);
         let written = names(config.written_images().collect());
-        assert_eq!(written, ["virtio", "floppy", "ide"]);
+        assert_eq!(written, ["virtio", "floppy", "ide", "scsi"]);
         for image in config.written_images_mut() {
             image.snapshot = true;
         }

@@ -39,7 +39,10 @@ mod rig;
 mod tests;
 mod unit;
 
+pub(crate) use cd_answers::sense as fixed_sense;
+pub(crate) use cd_commands::Reply as CdReply;
 pub use cd_drive::CdDrive;
+pub(crate) use cd_drive::{Condition, Sense};
 pub use disk::Disk;
 pub use geometry::{DiskGeometry, Geometry, Translation};
 pub use unit::Unit;

@@ -8,7 +8,7 @@
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
 //!   VirtioDevice: block, entropy, balloon, net, share, console,
-//!                 vsock
+//!                 vsock, scsi
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]. The [`core::Core`] around it implements
@@ -32,6 +32,7 @@ pub mod mmio_transport;
 pub mod net;
 pub mod pci_transport;
 pub mod queue;
+pub mod scsi;
 pub mod share;
 pub mod vsock;
 
@@ -50,6 +51,8 @@ pub mod device_type {
     pub const ENTROPY: u16 = 4;
     /// Memory balloon (5.5).
     pub const BALLOON: u16 = 5;
+    /// SCSI host (5.6).
+    pub const SCSI: u16 = 8;
     /// 9P transport (chapter 5 reserves the number).
     pub const NINE_P: u16 = 9;
     /// Socket device (5.10).

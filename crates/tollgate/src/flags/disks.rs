@@ -2,10 +2,10 @@
 
 use clap::Args;
 use tollgate_machine::config::{
-    ConfigError, DriveOptions, IdeDrive, IdePlaces, ShareOptions, VmConfig,
+    ConfigError, DriveOptions, IdeDrive, IdePlaces, ScsiDrive, ScsiKind, ShareOptions, VmConfig,
 };
 
-use crate::drive::{self, DriveArgument};
+use crate::drive::{self, DriveArgument, Interface};
 use crate::floppy::{self, FloppyArgument};
 use crate::share::{self, ShareArgument};
 
@@ -26,12 +26,14 @@ pub struct DiskArguments {
     /// backing=any           an image may name any file as its backing file or data file (default)
     /// backing=same-dir|none only files in its own folder, or none: for images of strangers
     /// serial=TEXT           the serial number that the guest reads, at most 20 characters
-    /// if=virtio|ide         a virtio device (default), or an ATA disk of a PIIX3
-    /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own
+    /// if=virtio|ide|scsi    a virtio device (default), an ATA disk of a PIIX3, or a target of a
+    ///                       virtio SCSI controller
+    /// media=disk|cdrom      with if=ide or scsi: a disk (default), or a CD-ROM in its own drive
     /// cyls=N,heads=N,secs=N with if=ide: the disk's geometry; default: from its partitions
     ///
     /// The guest finds virtio disks as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
-    /// virtio_blk. Only one machine at a time may write to an image.
+    /// virtio_blk, and SCSI disks as /dev/sda ... with virtio_scsi and sd_mod. Only one machine at
+    /// a time may write to an image.
     #[arg(
         long,
         value_name = "DRIVE",
@@ -105,8 +107,18 @@ impl DiskArguments {
     /// # Errors
     /// Too many drives for the places of the IDE function.
     pub fn apply(&self, config: &mut VmConfig) -> Result<(), ConfigError> {
-        let virtio = self.drive.iter().filter(|drive| !drive.is_ide);
+        let virtio = self.drives_at(Interface::Virtio);
         config.drives = virtio.map(|drive| self.kept(&drive.options)).collect();
+        // Each is the only unit of its target.
+        let scsi = self.drives_at(Interface::Scsi);
+        let scsi = scsi.map(|drive| match drive.is_cd_rom {
+            true => ScsiKind::CdRom(Some(drive.options.clone())),
+            false => ScsiKind::Disk(self.kept(&drive.options)),
+        });
+        let scsi = (0..=u8::MAX).zip(scsi);
+        config.scsi_drives = scsi
+            .map(|(target, kind)| ScsiDrive::target(target, kind))
+            .collect();
         config.ide_drives = self.ide_drives()?;
         let floppies = self.floppy.iter();
         config.floppies = floppies
@@ -116,13 +128,18 @@ impl DiskArguments {
         Ok(())
     }
 
+    fn drives_at(&self, interface: Interface) -> impl Iterator<Item = &DriveArgument> {
+        let drives = self.drive.iter();
+        drives.filter(move |drive| drive.interface == interface)
+    }
+
     fn shares(&self) -> Vec<ShareOptions> {
         share::with_tags(&self.share)
     }
 
     /// The drives at the IDE function, each at its place.
     fn ide_drives(&self) -> Result<IdePlaces, ConfigError> {
-        let drives = self.drive.iter().filter(|drive| drive.is_ide);
+        let drives = self.drives_at(Interface::Ide);
         let drives = drives.map(|drive| match drive.is_cd_rom {
             true => IdeDrive::CdRom(Some(drive.options.clone())),
             false => IdeDrive::Disk(self.kept(&drive.options), drive.geometry),

@@ -15,7 +15,7 @@ const SPEED: u16 = 40 * 176;
 const TRAY: u8 = 1 << 5 | 1 << 3 | 1;
 
 /// Returns fixed-format sense data (SPC, 7.20.2).
-pub(super) fn sense(sense: Sense) -> Vec<u8> {
+pub(crate) fn sense(sense: Sense) -> Vec<u8> {
     let mut data = vec![0; 18];
     (data[0], data[2], data[7]) = (0x70, sense.key, 10);
     (data[12], data[13]) = (sense.code, sense.qualifier);

@@ -33,7 +33,7 @@ mod command {
 
 /// The result of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// The command has ended.
     Done,
     /// These bytes go to the host.
@@ -68,7 +68,7 @@ impl Packet<'_> {
 
 impl CdDrive {
     /// Executes a command.
-    pub(super) fn execute(&mut self, bytes: &[u8; PACKET_BYTES]) -> Result<Reply, Sense> {
+    pub(crate) fn execute(&mut self, bytes: &[u8; PACKET_BYTES]) -> Result<Reply, Sense> {
         use command as c;
         let code = bytes[0];
         let sense = std::mem::take(&mut self.condition.sense);
@@ -194,7 +194,7 @@ impl CdDrive {
     }
 
     /// Takes the condition that must be reported to the host before any other command is executed.
-    fn take_attention(&mut self) -> Option<Sense> {
+    pub(crate) fn take_attention(&mut self) -> Option<Sense> {
         if std::mem::take(&mut self.condition.was_reset) {
             return Some(Sense::WAS_RESET);
         }

@@ -12,7 +12,7 @@ pub(super) const SECTOR_BYTES: u64 = 2048;
 
 /// Why a command failed, as REQUEST SENSE reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sense {
+pub(crate) struct Sense {
     pub key: u8,
     /// The additional sense code and its qualifier.
     pub code: u8,
@@ -23,15 +23,21 @@ impl Sense {
     pub const NONE: Self = Self::new(0, 0, 0);
     pub const NO_DISC: Self = Self::new(2, 0x3a, 1);
     pub const TRAY_OPEN: Self = Self::new(2, 0x3a, 2);
+    pub const WRITE_ERROR: Self = Self::new(3, 0x0c, 0);
     pub const READ_ERROR: Self = Self::new(3, 0x11, 0);
     pub const NO_SUCH_COMMAND: Self = Self::new(5, 0x20, 0);
     pub const OUT_OF_RANGE: Self = Self::new(5, 0x21, 0);
     pub const BAD_FIELD: Self = Self::new(5, 0x24, 0);
+    /// There is no unit with this number.
+    pub const NO_UNIT: Self = Self::new(5, 0x25, 0);
+    /// The data that belongs to the command is wrong.
+    pub const BAD_LIST: Self = Self::new(5, 0x26, 0);
     /// The drive has no saved mode pages.
     pub const NOTHING_SAVED: Self = Self::new(5, 0x39, 0);
     pub const LOCKED: Self = Self::new(5, 0x53, 2);
     pub const DISC_CHANGED: Self = Self::new(6, 0x28, 0);
     pub const WAS_RESET: Self = Self::new(6, 0x29, 0);
+    pub const WRITE_PROTECTED: Self = Self::new(7, 0x27, 0);
 
     const fn new(key: u8, code: u8, qualifier: u8) -> Self {
         Self {
@@ -44,7 +50,7 @@ impl Sense {
 
 /// An event of the medium (MMC-3, 6.7.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum MediaEvent {
+pub(crate) enum MediaEvent {
     #[default]
     None,
     /// The user wants to remove the disc.
@@ -57,7 +63,7 @@ pub(super) enum MediaEvent {
 
 /// The saved state of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Condition {
+pub(crate) struct Condition {
     /// Why the last command failed.
     pub sense: Sense,
     /// Whether the next command fails in order to report a reset.
@@ -80,7 +86,7 @@ pub struct CdDrive {
     pub(super) settings: Settings,
     /// Whether the drive has finished a command since the last reset: DRDY.
     pub(super) is_ready: bool,
-    pub(super) condition: Condition,
+    pub(crate) condition: Condition,
 }
 
 impl CdDrive {
@@ -107,7 +113,7 @@ impl CdDrive {
     }
 
     /// Resets the drive, as the hardware reset does.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.condition = Condition {
             was_reset: true,
             is_open: self.condition.is_open,
@@ -115,15 +121,15 @@ impl CdDrive {
         };
     }
 
-    pub(super) const fn medium(&self) -> Option<&Medium> {
+    pub(crate) const fn medium(&self) -> Option<&Medium> {
         self.medium.as_ref()
     }
 
-    pub(super) const fn medium_mut(&mut self) -> Option<&mut Medium> {
+    pub(crate) const fn medium_mut(&mut self) -> Option<&mut Medium> {
         self.medium.as_mut()
     }
 
-    pub(super) fn connect(&mut self, completer: Completer) {
+    pub(crate) fn connect(&mut self, completer: Completer) {
         if let Some(medium) = &mut self.medium {
             medium.connect(completer.clone());
         }

@@ -214,7 +214,7 @@ impl Block {
         match kind {
             request::READ => {
                 let offset = self.place(sector, wanted).ok_or(failed(status::IO_ERROR))?;
-                Ok(Work::reading(offset, wanted, chain, queues.memory()))
+                Ok(Work::reading(offset, (chain, 0, wanted), queues.memory()))
             }
             request::WRITE => {
                 let offset = self.place(sector, sent).ok_or(failed(status::IO_ERROR))?;

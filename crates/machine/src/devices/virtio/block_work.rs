@@ -45,17 +45,17 @@ impl Work {
         }
     }
 
-    /// Reads the data of a request from an offset of the image on. The request's chain must have
-    /// room for it.
+    /// Reads the data of a request from an offset of the image on, to `bytes` bytes of its chain
+    /// from `start` on. The chain must have room for it.
     pub(super) fn reading(
         offset: u64,
-        bytes: u64,
-        chain: &Chain,
+        (chain, start, bytes): (&Chain, u64, u64),
         memory: &mut GuestMemory,
     ) -> Self {
         let length = bytes as usize;
         if bytes >= LENT_BYTES
-            && let Some((lent, filling)) = memory.lend_to_fill(&chain.writable_pieces(length))
+            && let Some((lent, filling)) =
+                memory.lend_to_fill(&chain.writable_pieces(start, length))
         {
             let operation = Operation::ReadTo {
                 offset,

@@ -155,9 +155,9 @@ impl Chain {
             .collect()
     }
 
-    /// Returns the addresses and sizes of the first `bytes` bytes that the device may write.
-    pub fn writable_pieces(&self, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
-        let pieces = pieces(&self.writable, 0, bytes);
+    /// Returns the addresses and sizes of `bytes` bytes that the device may write, from `offset` on.
+    pub fn writable_pieces(&self, offset: u64, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
+        let pieces = pieces(&self.writable, offset, bytes);
         pieces
             .map(|(address, bytes)| (address, bytes as u64))
             .collect()

@@ -6,5 +6,6 @@ mod driver;
 mod hostile;
 mod mmio;
 mod net;
+mod scsi;
 mod transport;
 mod vsock;
