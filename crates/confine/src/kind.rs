@@ -15,7 +15,7 @@ pub enum ThreadKind {
     Vsock,
     /// Carries the ports of the virtio console.
     Ports,
-    /// Serves VNC viewers.
+    /// Serves VNC viewers, or carries the bytes of a debugger.
     Vnc,
     /// Computes, or waits for memory, on behalf of another thread.
     Worker,

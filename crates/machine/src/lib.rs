@@ -11,6 +11,7 @@ pub mod bus;
 pub mod comma_list;
 pub mod config;
 pub mod cpu;
+pub mod debugger;
 pub mod device_list;
 pub mod devices;
 mod errands;

@@ -2,6 +2,7 @@
 
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
+use crate::debugger::{Debugger, DebuggerPast};
 use crate::device_list;
 use crate::errands::elsewhere;
 use crate::knobs::{self, Settings};
@@ -133,6 +134,7 @@ struct TracePlan {
 
 /// What survives a restart of the machine.
 pub struct Past {
+    debugger: DebuggerPast<Vm>,
     ledger: Ledger,
     marks: Marks,
     trace: TracePlan,
@@ -159,6 +161,8 @@ pub struct Vm {
     happened: Happened,
     /// The snapshot that the machine was restored from.
     pub(crate) origin: Option<Origin>,
+    /// The debugger that controls the machine, if there is one.
+    pub(crate) debugger: Debugger<Self>,
 }
 
 impl Vm {
@@ -235,6 +239,7 @@ impl Vm {
             trace: TracePlan::default(),
             happened: Happened::default(),
             origin: None,
+            debugger: Debugger::default(),
         })
     }
 
@@ -260,6 +265,9 @@ impl Vm {
         self.commands.install_kick(Arc::clone(&kick));
         self.pc.set_kick(Some(kick));
         let outcome = self.run_until_end();
+        if !matches!(outcome, RunOutcome::Reset(_) | RunOutcome::Panicked(_)) {
+            self.debugger_ends();
+        }
         self.commands.remove_kick();
         self.pc.set_kick(None);
         self.pc.flush_output();
@@ -273,9 +281,14 @@ impl Vm {
 
     fn run_until_end(&mut self) -> RunOutcome {
         self.publish(State::Running);
+        if self.debugger.holds() && self.obey() {
+            return RunOutcome::Quit;
+        }
         loop {
-            match self.vcpu.run(&mut self.pc) {
+            let stop = self.debugger.take_stop();
+            match stop.unwrap_or_else(|| self.vcpu.run(&mut self.pc)) {
                 VcpuStop::Requested(StopRequest::Attention) => {
+                    self.note_debugger_stop();
                     if self.obey() {
                         return RunOutcome::Quit;
                     }
@@ -536,6 +549,7 @@ impl Vm {
     /// Ends the machine and returns what survives a restart.
     pub fn into_past(mut self) -> Past {
         Past {
+            debugger: self.take_debugger(),
             ledger: self.vcpu.take_ledger(),
             marks: self.marks,
             trace: self.trace,
@@ -546,6 +560,7 @@ impl Vm {
 
     /// Continues the ledger of an earlier machine.
     pub fn continue_past(&mut self, past: Past) {
+        self.continue_debugger(past.debugger);
         self.vcpu.continue_ledger(past.ledger);
         self.marks = past.marks;
         self.marks.forget_counters();
@@ -584,7 +599,7 @@ impl Vm {
                     }
                     Command::Rest(time) => rest = Some(time),
                     Command::PowerButton => self.pc.press_power_button(),
-                    Command::ReportStatus => {}
+                    Command::ReportStatus | Command::ServeDebugger => {}
                     Command::ChangeMedia => {
                         for (request, change) in self.commands.take_medium_changes() {
                             let changed = elsewhere(self, |vm| vm.change_medium(change));
@@ -617,6 +632,17 @@ impl Vm {
                     Command::Set(assignment) => assignment.apply(&mut self.config),
                 }
             }
+            if self.serve_debugger() {
+                return true;
+            }
+            let held = self.debugger.holds();
+            if held != self.debugger.has_stopped_clocks && !paused {
+                match held {
+                    true => self.pc.pause(),
+                    false => self.pc.resume(),
+                }
+                self.debugger.has_stopped_clocks = held;
+            }
             if self.settings() != before {
                 self.knobs_turned = true;
                 knobs::turn(&mut self.vcpu, &self.config);
@@ -643,17 +669,18 @@ impl Vm {
                 self.commands.publish_answer(number, answer);
             }
             self.publish(match self.vcpu.state().activity {
-                _ if paused => State::Paused,
+                _ if paused || held => State::Paused,
                 Activity::Halted => State::Halted,
                 _ => State::Running,
             });
             if let Some(time) = rest
                 && !paused
+                && !held
                 && self.commands.wait_for_command(Some(time))
             {
                 continue;
             }
-            if !paused {
+            if !paused && !held {
                 self.vcpu.clock_changed();
                 return false;
             }

@@ -122,6 +122,11 @@ impl VmHandle {
         self.submit(Command::Rest(time));
     }
 
+    /// Makes the vCPU thread handle what a debugger has sent.
+    pub fn wake_debugger(&self) {
+        self.submit(Command::ServeDebugger);
+    }
+
     /// Requests the end of the virtual machine.
     pub fn quit(&self) {
         self.submit(Command::Quit);

@@ -27,4 +27,5 @@ pub mod state_dump;
 pub(crate) mod stop;
 pub(crate) mod timed_platform;
 pub mod vcpu;
+pub mod watched;
 pub(crate) mod x87_errors;

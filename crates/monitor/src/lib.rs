@@ -19,6 +19,7 @@ pub use execution::runner::Runner;
 pub use execution::settings::VcpuSettings;
 pub use execution::stop::VcpuStop;
 pub use execution::vcpu::Vcpu;
+pub use execution::watched::{DebugStop, Watched, WatchedAccess, WatchedMemory};
 pub use execution::{
     hypercall, instruction_cache, non_register_state, runner, running, state_dump, vcpu,
 };

@@ -68,7 +68,7 @@ const QEMU: &[(&[&str], &str)] = &[
     ),
     (
         &["-virtfs", "-fsdev"],
-        "a directory is shared by --share DIR (virtio-fs)",
+        "a directory is shared by --share DIR[:TAG][,type=9p] (virtio-fs or 9P)",
     ),
     (&["-serial"], "it is --serial stdio, file:PATH, pty or null"),
     (
@@ -103,7 +103,7 @@ const QEMU: &[(&[&str], &str)] = &[
     ),
     (
         &["-gdb"],
-        "there is no server for debuggers; --control PATH has pause and status",
+        "it is --gdb tcp:[HOST]:PORT or unix:PATH, and --gdb-wait for -S",
     ),
 ];
 

@@ -31,6 +31,7 @@ mod flags;
 mod floppy;
 mod foreign_words;
 mod fw_cfg;
+mod gdb;
 mod help_text;
 mod host;
 mod image;

@@ -24,6 +24,15 @@ pub const DR6_SINGLE_STEP: u64 = 1 << 14;
 /// DR6.BT: a task switch to a task whose TSS has its debug trap bit set.
 pub const DR6_TASK_SWITCH: u64 = 1 << 15;
 
+/// How code must run for a debugger outside of the machine, which the guest does not see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Debugged {
+    /// Each instruction returns to the monitor.
+    pub instructions: bool,
+    /// The monitor performs every access to memory. Only together with the other one.
+    pub accesses: bool,
+}
+
 /// One enabled breakpoint.
 struct Breakpoint {
     number: usize,
@@ -44,17 +53,19 @@ impl Breakpoint {
 }
 
 impl CpuState {
-    /// Whether DR7 enables any breakpoint.
+    /// Whether DR7 enables any breakpoint, or a debugger outside of the machine has one.
     pub fn has_breakpoints(&self) -> bool {
-        self.dr[7] & ENABLED != 0
+        self.dr[7] & ENABLED != 0 || self.debugged.instructions
     }
 
-    /// Whether DR7 enables a breakpoint on reads or writes of memory.
+    /// Whether DR7 enables a breakpoint on reads or writes of memory, or a debugger outside of the
+    /// machine has one.
     pub fn has_data_breakpoints(&self) -> bool {
         self.has_breakpoints()
-            && self
-                .breakpoints()
-                .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES))
+            && (self.debugged.accesses
+                || self
+                    .breakpoints()
+                    .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES)))
     }
 
     /// Whether DR7 enables a breakpoint on ports; such breakpoints need CR4.DE.

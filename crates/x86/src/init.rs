@@ -29,6 +29,7 @@ impl CpuState {
             misc_enable: self.misc_enable,
             memory_types: self.memory_types.clone(),
             machine_check: self.machine_check.clone(),
+            debugged: self.debugged,
             tsc_offset: self.tsc_offset,
             a20_mask: self.a20_mask,
             pkru: self.pkru,

@@ -239,6 +239,16 @@ impl PagingRegisters {
         }
     }
 
+    /// Returns registers with which the supervisor may read every page.
+    pub const fn for_debugger(self) -> Self {
+        Self {
+            may_access_programs: true,
+            pkru: 0,
+            pkrs: 0,
+            ..self
+        }
+    }
+
     /// The registers that determine the result of a walk: with equal values, walks of the same
     /// tables find the same. EFLAGS.AC, PKRU and IA32_PKRS are left out, see [`Keeping`].
     pub fn steering(&self) -> Self {

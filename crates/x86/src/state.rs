@@ -3,6 +3,7 @@
 //! It is plain data with `repr(C)`, because generated code accesses its fields by offset. At every
 //! instruction boundary that the monitor sees, this structure is exact.
 
+use crate::breakpoints::Debugged;
 use crate::descriptor::{Segment, SegmentRegister};
 use crate::flags::Flags;
 use crate::machine_check::MachineCheck;
@@ -165,6 +166,9 @@ pub struct CpuState {
     pub memory_types: MemoryTypeRanges,
     /// The registers of the machine-check architecture.
     pub machine_check: MachineCheck,
+    /// How code must run for a debugger outside of the machine. It is no part of saved states.
+    #[serde(skip)]
+    pub debugged: Debugged,
 }
 
 impl CpuState {
@@ -232,6 +236,7 @@ impl CpuState {
             vector: VectorState::initial(),
             memory_types: MemoryTypeRanges::default(),
             machine_check: MachineCheck::at_reset(),
+            debugged: Debugged::default(),
         }
     }
 

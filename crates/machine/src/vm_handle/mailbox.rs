@@ -52,6 +52,8 @@ pub enum Command {
     Quit,
     /// Press the ACPI power button.
     PowerButton,
+    /// Handle what a debugger has sent.
+    ServeDebugger,
     /// Publish a new [`Status`].
     ReportStatus,
     /// Publish a reading of the ledger.

@@ -1,6 +1,7 @@
 //! What emulated instructions can reach: the [`Environment`] of a running vCPU.
 
 use crate::execution::timed_platform::Metered;
+use crate::execution::watched::Watched;
 use crate::memory::guest_view::{GuestView, Target};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -35,12 +36,15 @@ pub struct EmulationEnvironment<'a> {
     pub wrote_device: bool,
     /// Breakpoints that accesses have hit, as bits of DR6.
     pub breakpoint_hits: &'a mut u64,
+    /// What a debugger outside of the machine watches.
+    pub watched: &'a mut Watched,
 }
 
 impl EmulationEnvironment<'_> {
     fn watch(&mut self, state: &CpuState, address: LinearAddress, size: usize, write: bool) {
         if state.has_breakpoints() {
             *self.breakpoint_hits |= state.data_breakpoints_in(address.0, size as u64, write);
+            self.watched.note_access(address.0, size as u64, write);
         }
     }
 

@@ -5,9 +5,10 @@ use crate::execution::current_instruction::InstructionInWork;
 use crate::execution::runner::{Exit, Extent, Runner};
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::addresses::code_address;
 use std::sync::atomic::Ordering;
 use tollgate_exits::latency::InterruptibleWork;
-use tollgate_platform::Platform;
+use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Vector};
 
@@ -17,6 +18,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         // thread.
         self.view.translations.load_anchor();
         loop {
+            if self.watched.has_hit() {
+                return VcpuStop::Requested(StopRequest::Attention);
+            }
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();
                 let late = self.lateness();
@@ -78,8 +82,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
         let flags = self.runner.state().flags();
         self.begin_instruction();
-        if self.runner.state().has_breakpoints() && self.meets_code_breakpoint() {
-            return self.raise(Exception::new(Vector::Debug));
+        if self.runner.state().has_breakpoints() {
+            let address = code_address(self.runner.state());
+            if self.watched.meets(address) {
+                return Err(VcpuStop::Requested(StopRequest::Attention));
+            }
+            if self.meets_code_breakpoint() {
+                return self.raise(Exception::new(Vector::Debug));
+            }
         }
         let unsettled = std::mem::take(&mut self.non_register.resume_flag_unsettled);
         if self.work.is_shadowed() && self.something_waits_for_shadow(flags)

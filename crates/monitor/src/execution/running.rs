@@ -7,6 +7,7 @@ use crate::execution::interruptible_work;
 use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
 use crate::execution::timed_platform::Metered;
+use crate::execution::watched::Watched;
 use crate::host::alarm::Alarm;
 use crate::memory::addresses::code_address;
 use crate::memory::guest_view::GuestView;
@@ -40,6 +41,7 @@ pub struct Running<'a, R, P> {
     pub(crate) pending: &'a Arc<Requests>,
     pub(crate) alarm: &'a mut Alarm,
     pub(crate) programs: &'a mut ProgramNames,
+    pub(crate) watched: &'a mut Watched,
 }
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
@@ -107,6 +109,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 touched_device: false,
                 wrote_device: false,
                 breakpoint_hits: &mut self.non_register.breakpoint_hits,
+                watched: self.watched,
             },
         )
     }

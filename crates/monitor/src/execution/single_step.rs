@@ -69,6 +69,8 @@ impl<R: Runner> Vcpu<R> {
     /// The same as for [`Vcpu::run`]: the machine's stop request after an instruction that caused
     /// one, a triple fault, or something that is not implemented.
     pub fn step_one<P: Platform>(&mut self, platform: &mut P) -> Result<(), VcpuStop> {
+        // As before a run, another machine may have run on this thread.
+        self.view.translations.load_anchor();
         self.running(platform).step_one()
     }
 

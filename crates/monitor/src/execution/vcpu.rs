@@ -6,6 +6,7 @@ use crate::execution::non_register_state::NonRegisterState;
 use crate::execution::runner::Runner;
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::execution::watched::Watched;
 use crate::host::alarm::Alarm;
 use crate::host::facts;
 use crate::host::kick::Kick;
@@ -48,6 +49,7 @@ pub struct Vcpu<R: Runner = Translated> {
     alarm: Alarm,
     kick: Kick,
     programs: ProgramNames,
+    watched: Watched,
 }
 
 /// The instructions that a guest on this processor may use, and how the processor's maker decodes
@@ -190,6 +192,7 @@ impl<R: Runner> Vcpu<R> {
             alarm: Alarm::default(),
             kick: Kick::default(),
             programs: ProgramNames::default(),
+            watched: Watched::default(),
         })
     }
 
@@ -207,6 +210,7 @@ impl<R: Runner> Vcpu<R> {
             pending: &self.pending,
             alarm: &mut self.alarm,
             programs: &mut self.programs,
+            watched: &mut self.watched,
         }
     }
 
@@ -289,6 +293,15 @@ impl<R: Runner> Vcpu<R> {
     /// The processor's registers as text.
     pub fn dump(&self) -> String {
         crate::execution::state_dump::dump(self.state())
+    }
+
+    /// Changes what a debugger outside of the machine watches. Must not be called while `run` runs.
+    pub fn watch(&mut self, change: impl FnOnce(&mut Watched)) {
+        change(&mut self.watched);
+        let debugged = self.watched.debugged();
+        if self.runner.state().debugged != debugged {
+            self.change_state(|state| state.debugged = debugged);
+        }
     }
 
     /// Must be called after guest time was stopped or started: the offset of the time-stamp counter

@@ -10,11 +10,12 @@
 //!       |               |
 //!       |    machine, network, developer (with knobs); statistics/arguments
 //!       |
-//!     boot, disks, devices, consoles, events
+//!     boot, disks, devices, consoles, events, debugger
 //! ```
 
 mod boot;
 mod consoles;
+mod debugger;
 mod developer;
 mod devices;
 mod disks;
@@ -28,6 +29,7 @@ use clap::ValueEnum;
 
 pub use boot::{BootArguments, GuestHooksFor};
 pub use consoles::ConsoleArguments;
+pub use debugger::DebuggerArguments;
 pub use developer::DeveloperArguments;
 pub use devices::DeviceArguments;
 pub use disks::DiskArguments;

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::flags::{
-    BootArguments, ConsoleArguments, DeveloperArguments, DeviceArguments, DiskArguments,
-    EventArguments, MachineArguments, NetworkArguments,
+    BootArguments, ConsoleArguments, DebuggerArguments, DeveloperArguments, DeviceArguments,
+    DiskArguments, EventArguments, MachineArguments, NetworkArguments,
 };
 use crate::statistics::StatisticsArguments;
 use crate::{exit_code, terminal_keys};
@@ -44,6 +44,10 @@ pub struct RunArguments {
     /// What is counted and how it is shown.
     #[command(flatten)]
     pub statistics: StatisticsArguments,
+
+    /// The debugger that controls the guest.
+    #[command(flatten)]
+    pub debugger: DebuggerArguments,
 
     /// How guest code is translated, and experiments with that.
     #[command(flatten)]

@@ -31,6 +31,7 @@ use crate::event_loop::{EventLoop, Sources};
 use crate::exit_on::ExitCodes;
 use crate::failure::{Failure, say};
 use crate::flags::ConsoleArguments;
+use crate::gdb::Gdb;
 use crate::keyboard::Keyboard;
 use crate::machines::{self, Facts, detach};
 use crate::png_display::PngDisplay;
@@ -109,7 +110,12 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some(translations) = &translations {
         translations.lend(&mut vm);
     }
+    let debugger = &arguments.debugger;
+    let mut gdb = debugger.gdb.as_ref().map(Gdb::bind).transpose()?;
     confinement::enter();
+    if let Some(gdb) = &mut gdb {
+        gdb.start(&mut vm, &handle, debugger.gdb_wait)?;
+    }
     let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.consoles.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {

@@ -12,9 +12,6 @@ const CLEAR: Flags = Flags::TF
     .union(Flags::VM)
     .union(Flags::VIF)
     .union(Flags::VIP);
-/// The bits of DR7 that enable breakpoints.
-const BREAKPOINTS: u64 = 0xff;
-
 /// Whether the registers are such that the program behaves on the host's processor as it would on
 /// the guest's: it has the segments that Linux gives to 64-bit programs, and what the guest's kernel
 /// has enabled is what the host's kernel has.
@@ -39,7 +36,7 @@ pub(in crate::translated) fn can_run(cpu: &CpuState) -> bool {
         && cpu.cr0().contains(Cr0::PG | Cr0::NE)
         && cpu.cr4().contains(enabled)
         && cpu.xcr0 & component::AVX != 0;
-    has_segments && has_flags && has_registers && cpu.dr[7] & BREAKPOINTS == 0
+    has_segments && has_flags && has_registers && !cpu.has_breakpoints()
 }
 
 /// The registers to load.
