@@ -8,7 +8,7 @@ use tollgate_machine::config::{
 use tollgate_network::{Backend, MacAddress};
 
 use super::arguments::FirecrackerArguments;
-use crate::net;
+use crate::{flags, net};
 
 /// The configuration of the machine.
 ///
@@ -30,7 +30,7 @@ pub fn of(resources: &Resources, arguments: &FirecrackerArguments) -> Result<VmC
     }
     let interfaces = resources.network_interfaces.iter();
     let networks = interfaces.map(|interface| Ok(network(interface)?.options));
-    let config = VmConfig {
+    let mut config = VmConfig {
         memory_bytes: resources.machine_config.mem_size_mib.saturating_mul(MIB),
         kernel: source.kernel_image_path.clone(),
         initrd: initrd.transpose()?,
@@ -48,6 +48,7 @@ pub fn of(resources: &Resources, arguments: &FirecrackerArguments) -> Result<VmC
         devices,
         ..VmConfig::default()
     };
+    flags::set_knobs(&mut config);
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
 }

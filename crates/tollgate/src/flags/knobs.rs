@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::builder::PossibleValuesParser;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use tollgate_machine::config::VmConfig;
+use tollgate_machine::config::{UserCode, VmConfig};
 use tollgate_machine::knobs::{self, Assignment, KNOBS, Settings};
 
 use crate::columns;
@@ -17,6 +17,12 @@ const FLAG: &str = "knob";
 
 /// The maximum width of a line of the list.
 const WIDTH: usize = 96;
+
+/// Sets the knobs that have another default here than in experiments: programs run in the way that is
+/// fastest for each.
+pub fn set_defaults(config: &mut VmConfig) {
+    config.user_code = UserCode::Adaptive;
+}
 
 /// The knobs that were given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -32,6 +38,7 @@ impl KnobArguments {
     pub fn apply(&self, config: &mut VmConfig) -> Result<(), Failure> {
         knobs::check_distinct(&self.assignments)
             .map_err(|error| Failure::usage(format!("--{FLAG}: {error}")))?;
+        set_defaults(config);
         for assignment in &self.assignments {
             assignment.apply(config);
         }
@@ -102,7 +109,10 @@ pub fn are_asked_for(words: &[OsString]) -> bool {
 /// The knobs with their values, defaults and meanings, for people.
 pub fn list() -> String {
     let mut text = String::new();
-    for (knob, (_, default)) in KNOBS.iter().zip(Settings::default().names()) {
+    let mut config = VmConfig::default();
+    set_defaults(&mut config);
+    let defaults = Settings::of(&config);
+    for (knob, (_, default)) in KNOBS.iter().zip(defaults.names()) {
         let name = format!("{}={}", knob.name, knob.values.join("|"));
         text.push_str(&columns::indented("", &name, WIDTH));
         let meaning = format!("{} [default: {default}]", knob.what);
@@ -154,6 +164,7 @@ mod tests {
             assert_eq!(refused(words), "--knob: the knob vif was given twice");
         }
         assert_eq!(parsed(&[]).unwrap(), KnobArguments::default());
+        assert!(settings(&[]).contains(&("user-code", "adaptive")));
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub use developer::DeveloperArguments;
 pub use devices::DeviceArguments;
 pub use disks::DiskArguments;
 pub use events::EventArguments;
-pub use knobs::{are_asked_for as knobs_are_asked_for, list as list_of_knobs};
+pub use knobs::{
+    are_asked_for as knobs_are_asked_for, list as list_of_knobs, set_defaults as set_knobs,
+};
 pub use machine::MachineArguments;
 pub use network::NetworkArguments;
 pub use presence::{Admission, PresenceArguments};

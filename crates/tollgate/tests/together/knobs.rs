@@ -102,7 +102,7 @@ fn a_list_shows_every_knob_as_it_stands() {
     let output = set(&folder, &["vif=off", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let knobs = json!({"vif": "off", "vir": "off", "transition": "call",
-        "memory-access": "adaptive", "anchors": "on", "user-code": "translated", "switch": "inline", "shadow-tables": "auto",
+        "memory-access": "adaptive", "anchors": "on", "user-code": "adaptive", "switch": "inline", "shadow-tables": "auto",
         "invalidation": "inline", "reverse-map": "on", "double-invalidation": "entry-count",
         "compare-entries": "on", "icache": "fast-path", "interruptible": "restart"});
     assert_eq!(answer, json!({"ok": true, "knobs": knobs}));
