@@ -105,6 +105,9 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         _ => None,
     };
 
+    let limits = arguments.machine.limit.unwrap_or_default();
+    // What confinement starts belongs to the group, too.
+    let group = limits.enter(&mut config)?;
     let confine = arguments.sandbox.confine(arguments.machine.confine);
     confinement::begin(confine, &config, FAILED)?;
     // Signals are blocked before any thread exists, because threads inherit that.
@@ -126,8 +129,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         run_time::open(arguments.machine.control.as_deref(), &reporter, &identity)?;
     let console = Console::new(arguments.verbose);
     let handle = VmHandle::new();
-    let limits = arguments.machine.limit.unwrap_or_default();
-    let _group = limits.enforce(config.memory_bytes, &handle)?;
+    limits.watch(group.as_ref(), &handle)?;
     let continued = match &arguments.keep.restore {
         Some(path) => Some(template::continued(path, &config)?),
         None => None,

@@ -9,6 +9,7 @@ use std::io;
 
 use control_group::ControlGroup;
 use tollgate_machine::comma_list;
+use tollgate_machine::config::{UserCode, VmConfig};
 use tollgate_machine::vm_handle::VmHandle;
 
 pub use control_group::is_usable as control_groups_are_usable;
@@ -75,15 +76,14 @@ impl HostLimits {
         Ok(limits)
     }
 
-    /// Enforces the limits on the machine of this process, which has this much RAM.
+    /// Has a control group of the host enforce the limits on this process and all that it starts from
+    /// now on, if it can have one; [`Self::watch`] must enforce the rest. Without a group only the time
+    /// of this process can be counted, so programs are translated if that is limited.
     ///
     /// # Errors
-    /// One line says that they are too small, or what this host lacks.
-    pub fn enforce(
-        self,
-        guest_bytes: u64,
-        handle: &VmHandle,
-    ) -> Result<Option<ControlGroup>, Failure> {
+    /// One line says that the limits are too small for the machine.
+    pub fn enter(self, config: &mut VmConfig) -> Result<Option<ControlGroup>, Failure> {
+        let guest_bytes = config.memory_bytes;
         let needed = guest_bytes.saturating_add(MONITOR_BYTES);
         if self.memory.is_some_and(|memory| memory < needed) {
             return Err(Failure::usage(format!(
@@ -94,6 +94,17 @@ impl HostLimits {
             )));
         }
         let group = ControlGroup::enter(self);
+        if group.is_none() && self.processors.is_some() {
+            config.user_code = UserCode::Translated;
+        }
+        Ok(group)
+    }
+
+    /// Enforces what the control group, if there is one, does not, from a thread of this process.
+    ///
+    /// # Errors
+    /// One line says what this host lacks.
+    pub fn watch(self, group: Option<&ControlGroup>, handle: &VmHandle) -> Result<(), Failure> {
         let rest = Self {
             processors: self.processors.filter(|_| group.is_none()),
             ..self
@@ -104,7 +115,7 @@ impl HostLimits {
             };
             watch::begin(rest, handle.clone()).map_err(refused)?;
         }
-        Ok(group)
+        Ok(())
     }
 }
 
@@ -155,7 +166,11 @@ mod tests {
     #[test]
     fn memory_holds_the_guest_and_the_monitor() {
         let limits = HostLimits::parse("memory=512M").unwrap();
-        let refusal = limits.enforce(512 << 20, &VmHandle::new()).err().unwrap();
+        let mut config = VmConfig {
+            memory_bytes: 512 << 20,
+            ..VmConfig::default()
+        };
+        let refusal = limits.enter(&mut config).err().unwrap();
         assert!(
             refusal.message.contains("need 768 MiB"),
             "{}",

@@ -69,6 +69,9 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
+    let limits = arguments.machine.limit.unwrap_or_default();
+    // What confinement starts belongs to the group, too.
+    let group = limits.enter(&mut config)?;
     let confine = arguments.machine.confine.unwrap_or(Confinement::Auto);
     confinement::begin(confine, &config, exit_code::STOPPED)?;
 
@@ -76,8 +79,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
-    let limits = arguments.machine.limit.unwrap_or_default();
-    let _group = limits.enforce(config.memory_bytes, &handle)?;
+    limits.watch(group.as_ref(), &handle)?;
     let outputs = Outputs::open(&arguments.consoles)?;
     let statistics = &arguments.statistics;
     let reporter = Arc::new(Reporter::open(statistics)?);

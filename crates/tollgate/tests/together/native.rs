@@ -45,13 +45,7 @@ fn programs_that_run_natively_do_what_they_do_translated() {
         false => &[],
     };
     // A restored machine and one that has booted; a process without confinement, and one that has it all.
-    for more in [
-        &[][..],
-        &["--cold"],
-        &["--confine", "off"],
-        strict,
-        &["--sandbox"],
-    ] {
+    for more in [&[][..], &["--cold"], &["--confine", "off"], strict] {
         let flags = [&["--knob", "user-code=native"], more].concat();
         let (native, entries) = run(&place, &flags, "native-entries");
         assert_eq!(native, translated);
