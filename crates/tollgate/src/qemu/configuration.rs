@@ -18,7 +18,7 @@ use tollgate_qemu_words::{
 use super::exit_code::failed;
 use super::{boot_order, processor};
 use crate::failure::{Failure, say};
-use crate::files;
+use crate::{files, flags};
 
 /// The maximum size of a file for the guest in bytes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -67,6 +67,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         },
         ..VmConfig::default()
     };
+    flags::set_knobs(&mut machine);
     if machine.firmware.is_none() {
         // These machines have no PCI bus; firmware needs one.
         machine.pci = !matches!(config.machine, MachineKind::Microvm | MachineKind::Isapc);
