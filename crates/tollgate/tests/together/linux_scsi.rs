@@ -42,49 +42,51 @@ fn disks_and_discs_at_the_controller_are_read_and_written() {
     let load = format!("for m in {MODULES}; do [ ! -e /mnt/$m.ko ] || insmod /mnt/$m.ko; done");
     assert_eq!(guest.shell(&load), "");
     guest.shell("n=0; while [ ! -e /dev/sr0 ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done");
-    assert_eq!(guest.shell("cat /sys/block/sda/size"), "49152");
-    assert_eq!(guest.shell("cat /sys/block/sd[ab]/ro"), "0\n1");
-    assert_eq!(
-        guest.shell("cat /sys/block/sda/device/vpd_pg80 | tail -c 2"),
-        "S1"
-    );
+    // Linux looks at its disks at the same time, so their names have no order.
+    for (target, name) in [(0, "w"), (1, "r")] {
+        let block = format!("/sys/bus/scsi/devices/0:0:{target}:0/block");
+        guest.shell(&format!("ln -s /sys/block/$(ls {block}) /sys-{name}"));
+        guest.shell(&format!("ln -s /dev/$(ls {block}) /disk-{name}"));
+    }
+    assert_eq!(guest.shell("cat /sys-w/size"), "49152");
+    assert_eq!(guest.shell("cat /sys-w/ro /sys-r/ro"), "0\n1");
+    assert_eq!(guest.shell("cat /sys-w/device/vpd_pg80 | tail -c 2"), "S1");
     // More than a page, with and without the guest's cache, and a flush.
-    guest.shell("seq 1 300000 > /tmp/n; dd if=/tmp/n of=/dev/sda bs=64k seek=3 2>/dev/null; sync");
-    guest.shell("dd if=/tmp/n of=/dev/sda bs=512k count=2 seek=8 oflag=direct 2>/dev/null");
+    guest.shell("seq 1 300000 > /tmp/n; dd if=/tmp/n of=/disk-w bs=64k seek=3 2>/dev/null; sync");
+    guest.shell("dd if=/tmp/n of=/disk-w bs=512k count=2 seek=8 oflag=direct 2>/dev/null");
     let numbers: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
     let content = fs::read(&disk).unwrap();
     assert!(content[3 << 16..][..numbers.len()] == *numbers.as_bytes());
     assert!(content[4 << 20..][..1 << 20] == numbers.as_bytes()[..1 << 20]);
     guest.shell("echo 3 > /proc/sys/vm/drop_caches");
-    let same =
-        "dd if=/dev/sda bs=64k skip=3 2>/dev/null | head -c $(wc -c < /tmp/n) | cmp - /tmp/n";
+    let same = "dd if=/disk-w bs=64k skip=3 2>/dev/null | head -c $(wc -c < /tmp/n) | cmp - /tmp/n";
     assert_eq!(guest.shell(&format!("{same} && echo same")), "same");
     // A partition, and a file system on it.
-    guest.shell("printf 'n\\np\\n1\\n\\n\\nw\\n' | fdisk /dev/sda >/dev/null 2>&1");
-    assert_eq!(guest.shell("ls /dev/sda1"), "/dev/sda1");
+    guest.shell("printf 'n\\np\\n1\\n\\n\\nw\\n' | fdisk /disk-w >/dev/null 2>&1");
+    assert_eq!(guest.shell("ls -d /sys-w/sd?1 | wc -l"), "1");
     // Discarded blocks are zeros again.
-    guest.shell("blkdiscard -o 4194304 -l 1048576 /dev/sda; sync");
+    guest.shell("blkdiscard -o 4194304 -l 1048576 /disk-w; sync");
     let mut part = vec![1; 1 << 20];
     let file = fs::File::open(&disk).unwrap();
     file.read_exact_at(&mut part, 4 << 20).unwrap();
     assert!(part.iter().all(|byte| *byte == 0));
     // What is only read, and what is not there.
     assert_eq!(
-        guest.shell("head -c 3 /dev/sdb; head -c 3 /dev/sr0"),
+        guest.shell("head -c 3 /disk-r; head -c 3 /dev/sr0"),
         "rrrddd"
     );
     assert_eq!(
         guest.shell("dd if=/dev/sr0 bs=2k 2>/dev/null | wc -c"),
         "1048576"
     );
-    let refused = guest.shell("(echo x > /dev/sdb) 2>&1 | grep -c .");
+    let refused = guest.shell("(echo x > /disk-r) 2>&1 | grep -c .");
     assert_eq!(refused, "1");
     assert_eq!(
-        guest.shell("dd if=/dev/sda bs=512 skip=49152 2>/dev/null | wc -c"),
+        guest.shell("dd if=/disk-w bs=512 skip=49152 2>/dev/null | wc -c"),
         "0"
     );
     // A reset of the unit, while it is used.
-    guest.shell("dd if=/dev/sda of=/dev/null bs=1M 2>/dev/null & echo - - - > /sys/class/scsi_host/host0/scan; wait");
+    guest.shell("dd if=/disk-w of=/dev/null bs=1M 2>/dev/null & echo - - - > /sys/class/scsi_host/host0/scan; wait");
     linux::assert_untroubled(&mut guest);
     guest.type_line("poweroff -f");
     assert_eq!(guest.end().code, Some(0));
