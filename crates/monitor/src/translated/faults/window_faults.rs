@@ -18,6 +18,7 @@ use tollgate_platform::Platform;
 use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::BesideWindow;
 use tollgate_tlb::shadow_windows::anchors::is_common;
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{LinearAddress, Space};
@@ -25,6 +26,9 @@ use tollgate_x86::{LinearAddress, Space};
 /// Nanoseconds of a fault that pass before the monitor reads the clock: the host's signal and the
 /// return.
 const SIGNAL_COST: u64 = 3000;
+
+/// The last page of the lower canonical addresses.
+const LAST_LOWER_PAGE: u64 = (1 << 47) / PAGE_SIZE - 1;
 
 impl<P: Platform> Running<'_, Translated, P> {
     /// Handles a direct access that has faulted on the host, exactly before its instruction.
@@ -83,6 +87,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let target = self.view.resolve(cpu, linear, kind, privilege);
         self.count(ExitKind::WindowFault);
         let goes_on = match target {
+            // An access that continues beyond the canonical addresses is a general-protection fault
+            // (SDM volume 1, 3.3.7.1), whichever of its bytes the host has reported.
+            Err(_) if is_long && linear.page() == LAST_LOWER_PAGE => false,
             Err(exception) if is_sure => {
                 self.charge(begun.0);
                 self.processor().follow_fault(block, begun.0);
