@@ -176,9 +176,9 @@ impl Gdb {
             return Ok(());
         };
         let (say, said) = channel();
-        let outgoing = move |bytes| {
+        let outgoing = move |debugger, bytes| {
             // The writer ends with the process.
-            let _ = say.send(bytes);
+            let _ = say.send((debugger, bytes));
         };
         let (sender, line) = DebugLine::new(outgoing);
         let client = Arc::new(Mutex::new(None));
@@ -203,7 +203,8 @@ impl Gdb {
     }
 }
 
-type Client = Mutex<Option<Stream>>;
+/// The debugger that is connected, and its number.
+type Client = Mutex<Option<(u64, Stream)>>;
 
 /// Accepts debuggers one after the other, and passes on what they send.
 fn read(listener: &Listener, sender: &Sender<FromDebugger>, handle: &VmHandle, client: &Client) {
@@ -212,8 +213,12 @@ fn read(listener: &Listener, sender: &Sender<FromDebugger>, handle: &VmHandle, c
         handle.wake_debugger();
         is_passed
     };
-    while let Ok(mut stream) = listener.accept() {
-        *client.lock().unwrap_or_else(PoisonError::into_inner) = stream.try_clone().ok();
+    for number in 1.. {
+        let Ok(mut stream) = listener.accept() else {
+            return;
+        };
+        let present = stream.try_clone().ok().map(|stream| (number, stream));
+        *client.lock().unwrap_or_else(PoisonError::into_inner) = present;
         if !pass(FromDebugger::Connected) {
             return;
         }
@@ -230,11 +235,11 @@ fn read(listener: &Listener, sender: &Sender<FromDebugger>, handle: &VmHandle, c
     }
 }
 
-/// Writes what the machine says to the present debugger.
-fn write(said: &Receiver<Vec<u8>>, client: &Client) {
-    for bytes in said {
+/// Writes what the machine says to the debugger that it is for, unless that has gone.
+fn write(said: &Receiver<(u64, Vec<u8>)>, client: &Client) {
+    for (number, bytes) in said {
         let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = client.as_mut() {
+        if let Some((_, stream)) = client.as_mut().filter(|(present, _)| *present == number) {
             // The reader notices that the debugger has gone.
             let _ = stream.write_all(&bytes);
         }
