@@ -5,7 +5,7 @@ use crate::encode::Encoded;
 use crate::layout::{Access, PAGE, PAGE_ACCESS, USER_CODE64, WINDOW_BYTES};
 use crate::tolerance::{
     compared_error, compared_flags, compared_pointers, compared_selector, crosses_four_gibibytes,
-    done_before_the_fault, either_is_right, hypervisors_address, partly_gathered,
+    done_before_the_fault, either_is_right, hypervisors_address, partly_gathered, partly_restored,
     popped_before_the_fault, same_fault_address, uncompared_memory,
 };
 use std::fmt;
@@ -105,6 +105,7 @@ pub fn outcomes(
         let mut got = got.vector_state.clone();
         done_before_the_fault(code, expected, &mut got[..]);
         partly_gathered(code, expected, &mut got[..]);
+        partly_restored(code, expected, &mut got[..]);
         let long = expected.selectors[1] == USER_CODE64;
         let pointers = compared_pointers(code, long);
         vectors(

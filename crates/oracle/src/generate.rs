@@ -55,11 +55,10 @@ impl Catalog {
             for code in Code::values().filter(|&code| exists(code, world)) {
                 let mut families = Vec::new();
                 let (mut offered, mut found) = (false, false);
-                // For some families prefixes matter: LOCK, REP.
-                for _ in 0..12 {
-                    let Some(one) = encode(code, world, 0x1800, &mut random) else {
-                        continue;
-                    };
+                // For some families prefixes matter: LOCK, REP. Few operands of a gather can be encoded in
+                // 16-bit code.
+                let tries = (0..64).filter_map(|_| encode(code, world, 0x1800, &mut random));
+                for one in tries.take(12) {
                     found = true;
                     if reason(&one.instruction).is_some() {
                         continue;

@@ -52,6 +52,13 @@ fn is_compared(world: World, prefix: u8, opcode: &[u8]) -> bool {
     world == World::Long64 || !is_rex && opcode[0] != 0x06
 }
 
+/// Whether an instruction is too long and undefined at the same time, because a REX prefix precedes a
+/// VEX or EVEX prefix. Which of the two is reported differs between processors (SDM volume 3, table
+/// 6-2, note 1: both are faults of decoding).
+fn is_undefined_too(prefix: u8, opcode: &[u8]) -> bool {
+    prefix & 0xf0 == 0x40 && matches!(opcode[0], 0xc5 | 0x62)
+}
+
 #[test]
 fn instructions_of_more_than_15_bytes_are_protection_faults() {
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
@@ -80,7 +87,10 @@ fn instructions_of_more_than_15_bytes_are_protection_faults() {
                         let verdict = oracle.run(&case, &code, &input, Expectation::Native);
                         let (expected, got) = (verdict.expected, verdict.got);
                         vectors[usize::from(expected.vector & 31)] += 1;
-                        if (expected.vector, expected.rip) != (got.vector, got.rip) {
+                        let is_either = is_undefined_too(prefix, opcode)
+                            && matches!((expected.vector, got.vector), (6 | 13, 6 | 13))
+                            && expected.rip == got.rip;
+                        if !is_either && (expected.vector, expected.rip) != (got.vector, got.rip) {
                             differing.push(format!(
                                 "{world:?} {:02x?} {}: exception {} at {:x}, here {} at {:x}",
                                 case.code,
