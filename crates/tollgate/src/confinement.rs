@@ -70,7 +70,8 @@ fn begin_launcher(confine: confine::Confine, config: &VmConfig) -> Result<Option
     };
     match begun {
         Ok(socket) => Ok(socket),
-        Err(_) if config.user_code == UserCode::Translated => Ok(None),
+        // Adaptive machines translate programs then, as the statistics say.
+        Err(_) if config.user_code != UserCode::Native => Ok(None),
         Err(error) if confine == confine::Confine::Strict => Err(Failure::host(format!(
             "--confine strict: {NO_LAUNCHER}: {error}"
         ))),
