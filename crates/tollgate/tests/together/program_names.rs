@@ -52,6 +52,8 @@ fn run(folder: &Folder, program: &std::path::Path, flags: &[&str]) -> Value {
         .arg("--initrd")
         .arg(folder.file("initrd.img", &initramfs));
     command.args(["--append", "console=ttyS0", "--stats-format", "json"]);
+    // Exits of translated code have names.
+    command.args(["--knob", "user-code=translated"]);
     command.arg("--stats-file").arg(&statistics).args(flags);
     let mut guest = linux::boot(command);
     assert_eq!(guest.shell("program; echo $?"), "0");
