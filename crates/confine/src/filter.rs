@@ -125,13 +125,7 @@ pub fn filter(kind: ThreadKind, uses: Uses) -> Result<BpfProgram, BackendError> 
     for (call, _) in calls::lists(kind, uses).into_iter().flatten() {
         map.insert(*call, rules(kind, *call, uses)?);
     }
-    let filter = SeccompFilter::new(
-        map,
-        SeccompAction::Trap,
-        SeccompAction::Allow,
-        TargetArch::x86_64,
-    )?;
-    let program: BpfProgram = filter.try_into()?;
+    let program = compiled(map)?;
     Ok(without_clone3().into_iter().chain(program).collect())
 }
 
@@ -186,8 +180,13 @@ pub fn of_launcher() -> Result<BpfProgram, BackendError> {
     for (call, _) in calls::LAUNCHER {
         map.insert(*call, rules_of_launcher(*call)?);
     }
+    compiled(map)
+}
+
+/// The instructions that allow these calls under their rules, and trap all others.
+fn compiled(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, BackendError> {
     let filter = SeccompFilter::new(
-        map,
+        rules,
         SeccompAction::Trap,
         SeccompAction::Allow,
         TargetArch::x86_64,
