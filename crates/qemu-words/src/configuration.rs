@@ -116,7 +116,7 @@ pub struct Forward {
 pub enum NetworkKind {
     /// A network in this process.
     User {
-        /// Forwarded ports.
+        /// The ports of the host that lead to ports of the guest.
         forwards: Vec<Forward>,
         /// Whether the guest reaches nothing outside.
         restrict: bool,
@@ -165,7 +165,7 @@ pub struct Network {
 /// A place of the host that characters come from and go to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// Nowhere.
+    /// They come from nowhere, and what is written is dropped.
     Null,
     /// Standard input and output.
     Stdio {
@@ -309,7 +309,7 @@ pub enum RtcBase {
 /// Where the screen is shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Display {
-    /// Nowhere.
+    /// It is shown nowhere.
     #[default]
     None,
     /// In this terminal.

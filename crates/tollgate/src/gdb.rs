@@ -134,7 +134,7 @@ pub struct Gdb {
 }
 
 impl Gdb {
-    /// Listens.
+    /// Begins to listen for debuggers at the place that the options name.
     ///
     /// # Errors
     ///

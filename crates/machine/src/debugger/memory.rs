@@ -31,7 +31,7 @@ pub enum Addresses {
     /// Linear ones, which the guest's page tables translate.
     #[default]
     Linear,
-    /// Physical ones.
+    /// Physical ones, past the page tables.
     Physical,
 }
 

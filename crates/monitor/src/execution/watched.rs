@@ -11,9 +11,9 @@ use tollgate_x86::breakpoints::Debugged;
 /// The kinds of accesses that are watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WatchedAccess {
-    /// Writes alone.
+    /// Only writes are watched.
     Write,
-    /// Reads alone.
+    /// Only reads are watched.
     Read,
     /// Reads and writes.
     Any,

@@ -71,7 +71,7 @@ impl Event {
 /// The form of a picture of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PictureForm {
-    /// Portable pixmap.
+    /// A portable pixmap, which is not compressed.
     Ppm,
     /// Portable network graphics.
     Png,

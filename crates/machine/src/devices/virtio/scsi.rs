@@ -176,7 +176,7 @@ impl Scsi {
         ] {
             config.extend(value.to_le_bytes());
         }
-        // One channel.
+        // All targets are on one channel.
         config.extend([0, 0]);
         config.extend(u16::from(last.unwrap_or(0)).to_le_bytes());
         config.extend(u32::from(last_lun.unwrap_or(0)).to_le_bytes());

@@ -232,7 +232,7 @@ fn units_say_what_they_are() {
         rig.command(at(1, 0), &page(0x99), 0, 96).sense,
         Some((5, 0x24))
     );
-    // Capacity.
+    // READ CAPACITY tells the last block and the size of a block.
     let capacity = rig.data(at(1, 0), &[0x25], 8);
     assert_eq!(capacity, [0, 0, 0, 63, 0, 0, 2, 0]);
     let long = rig.data(
