@@ -10,6 +10,7 @@ use crate::config_file::ConfigFile;
 use crate::counts::RequestCounts;
 use crate::fault::Fault;
 use crate::http::{HttpRequest, Response, Status};
+use crate::metadata::Metadata;
 use crate::resources::Resources;
 use crate::route::{Request, route};
 
@@ -119,19 +120,22 @@ pub struct Api {
     resources: Resources,
     state: InstanceState,
     counts: RequestCounts,
+    metadata: Metadata,
 }
 
 const TOO_LATE: &str = "The requested operation is not supported after starting the microVM.";
 const TOO_EARLY: &str = "The requested operation is not supported before starting the microVM.";
 
 impl Api {
-    /// The interface of a machine with this name, which is not configured yet.
-    pub fn new(id: &str) -> Self {
+    /// The interface of a machine with this name, which is not configured yet, and the metadata that
+    /// its guest can read.
+    pub fn new(id: &str, metadata: Metadata) -> Self {
         Self {
             id: id.to_owned(),
             resources: Resources::default(),
             state: InstanceState::NotStarted,
             counts: RequestCounts::default(),
+            metadata,
         }
     }
 
@@ -239,6 +243,13 @@ impl Api {
                 machine.set_metrics(&metrics).map_err(refused)?;
                 self.resources.metrics = Some(metrics);
             }
+            Request::GetMetadata => return Ok(shown(self.metadata.value())),
+            Request::PutMetadata(value) => self.metadata.put(value)?,
+            Request::PatchMetadata(patch) => self.metadata.patch(patch)?,
+            Request::PutMetadataConfig(config) => {
+                self.before()?.put_metadata(config.clone())?;
+                self.metadata.configure(&config);
+            }
             Request::PutAction(info) => match info.action_type {
                 Action::InstanceStart => *built = Some(self.start(machine)?),
                 Action::FlushMetrics => {
@@ -281,6 +292,9 @@ impl Api {
                     metrics: self.resources.metrics.take(),
                     ..saved
                 };
+                if let Some(config) = &self.resources.mmds_config {
+                    self.metadata.configure(config);
+                }
                 self.state = match order.resume_vm {
                     true => InstanceState::Running,
                     false => InstanceState::Paused,

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::bodies::{Logger, Metrics, NetworkInterface, SnapshotCreate, SnapshotLoad, VmState};
-use crate::{Api, ConfigFile, HttpRequest, InstanceState, Machine, Method, Resources, Served};
+use crate::{
+    Api, ConfigFile, HttpRequest, InstanceState, Machine, Metadata, Method, Resources, Served,
+};
 
 /// A machine that notes the orders that it gets.
 #[derive(Default)]
@@ -61,7 +63,7 @@ struct Client {
 impl Client {
     fn new() -> Self {
         Self {
-            api: Api::new("test"),
+            api: Api::new("test", Metadata::new(100)),
             machine: Noting::default(),
         }
     }
@@ -71,6 +73,7 @@ impl Client {
             method: Some(method),
             method_name: method.name().into(),
             path: path.into(),
+            headers: Vec::new(),
             body: body.to_string().into_bytes(),
             keeps_alive: true,
         };
@@ -171,6 +174,59 @@ fn what_comes_too_early_or_too_late_is_refused() {
     client.put("/actions", json!({"action_type": "SendCtrlAltDel"}));
     client.put("/actions", json!({"action_type": "FlushMetrics"}));
     assert!(client.machine.orders[2].contains(r#""put_api_requests":{"actions_count":4"#));
+}
+
+#[test]
+fn metadata_is_no_part_of_a_snapshot_but_its_configuration_is() {
+    let mut client = Client::new();
+    client.configure();
+    let config = json!({"network_interfaces": ["e"], "version": "V2"});
+    let none = client.refusal(Method::Put, "/mmds/config", config.clone());
+    assert!(none.starts_with("network_interfaces: "), "{none}");
+    let interface = json!({"iface_id": "e", "host_dev_name": "tap0"});
+    client.put("/network-interfaces/e", interface);
+    for (field, value) in [
+        ("network_interfaces", json!([])),
+        ("ipv4_address", json!("192.0.2.1")),
+        ("ipv4_address", json!("169.254.0.1")),
+        ("ipv4_address", json!("169.254.255.1")),
+    ] {
+        let mut wrong = config.clone();
+        wrong[field] = value;
+        let why = client.refusal(Method::Put, "/mmds/config", wrong);
+        assert!(why.starts_with(field), "{why}");
+    }
+    client.put("/mmds/config", config.clone());
+    let early = client.refusal(Method::Patch, "/mmds", json!({"a": 1}));
+    assert!(early.contains("not initialized"), "{early}");
+    assert_eq!(client.get("/mmds"), Value::Null);
+    client.put("/mmds", json!({"a": "b", "c": "d"}));
+    client.put("/actions", start());
+    let late = client.refusal(Method::Put, "/mmds/config", config);
+    assert!(late.contains("after starting"), "{late}");
+    let patch = client.ask(Method::Patch, "/mmds", json!({"a": null}));
+    assert!(patch.response.is_good());
+    assert_eq!(client.get("/mmds"), json!({"c": "d"}));
+    let large = client.ask(Method::Put, "/mmds", json!("x".repeat(100)));
+    assert!(large.response.bytes(true).starts_with(b"HTTP/1.1 413 "));
+
+    client.ask(Method::Patch, "/vm", json!({"state": "Paused"}));
+    client.put(
+        "/snapshot/create",
+        json!({"snapshot_path": "s", "mem_file_path": "m"}),
+    );
+    let mut clone = Client::new();
+    clone.machine.saved = client.machine.saved.take();
+    clone.put(
+        "/snapshot/load",
+        json!({"snapshot_path": "s", "mem_file_path": "m"}),
+    );
+    assert_eq!(clone.get("/mmds"), Value::Null);
+    assert_eq!(
+        clone.get("/vm/config")["mmds-config"],
+        json!({"version": "V2", "network_interfaces": ["e"],
+               "ipv4_address": "169.254.169.254", "imds_compat": false})
+    );
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use crate::bodies::{
-    Body, BootSource, Drive, Entropy, Logger, MachineConfig, Metrics, NetworkInterface, Serial,
-    Vsock, parse,
+    Body, BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig, Metrics,
+    NetworkInterface, Serial, Vsock, parse,
 };
 use crate::fault::Fault;
 use crate::route::Request;
@@ -29,6 +29,8 @@ pub struct ConfigFile {
     logger: Option<Logger>,
     #[serde(default)]
     metrics: Option<Metrics>,
+    #[serde(default)]
+    mmds_config: Option<MetadataConfig>,
     // What Tollgate has nothing for may be null, as in the files that GET /vm/config returns.
     #[serde(default)]
     cpu_config: Option<serde_json::Value>,
@@ -85,6 +87,7 @@ impl ConfigFile {
             self.network_interfaces,
             Request::PutNetworkInterface,
         )?;
+        add(&mut requests, self.mmds_config, Request::PutMetadataConfig)?;
         add(&mut requests, self.vsock, Request::PutVsock)?;
         add(&mut requests, self.entropy, Request::PutEntropy)?;
         add(&mut requests, self.serial, Request::PutSerial)?;

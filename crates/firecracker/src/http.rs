@@ -41,10 +41,23 @@ pub struct HttpRequest {
     pub method_name: String,
     /// The path, without a query.
     pub path: String,
+    /// The headers; their names are in lower case.
+    pub headers: Vec<(String, String)>,
     /// The bytes after the headers.
     pub body: Vec<u8>,
     /// Whether the connection stays open after the answer.
     pub keeps_alive: bool,
+}
+
+impl HttpRequest {
+    /// The first header of one of these names, which are in lower case, with its value.
+    pub(crate) fn first_header(&self, names: &[&str]) -> Option<(&str, &str)> {
+        let header = self
+            .headers
+            .iter()
+            .find(|(name, _)| names.contains(&&**name));
+        header.map(|(name, value)| (&**name, &**value))
+    }
 }
 
 /// The status of an answer.
@@ -165,6 +178,19 @@ impl Connection {
         }
     }
 
+    /// A connection with these bytes.
+    pub(crate) fn with(bytes: Vec<u8>, max_body: usize) -> Self {
+        Self {
+            bytes,
+            ..Self::new(max_body)
+        }
+    }
+
+    /// Returns the bytes that are not a whole request yet.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Adds bytes that the client has sent.
     pub fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -186,10 +212,13 @@ impl Connection {
             }
         };
         let (mut length, mut expects, mut keeps_alive) = (0, false, head.version == Some(1));
+        let mut kept = Vec::new();
         for header in head.headers.iter() {
             let value = String::from_utf8_lossy(header.value);
             let value = value.trim();
-            match header.name.to_ascii_lowercase().as_str() {
+            let name = header.name.to_ascii_lowercase();
+            kept.push((name.clone(), value.to_owned()));
+            match name.as_str() {
                 "content-length" => match value.parse::<usize>() {
                     Ok(bytes) => length = bytes,
                     Err(_) => {
@@ -219,12 +248,17 @@ impl Connection {
         let method_name = head.method.unwrap_or_default().to_owned();
         let methods = [Method::Get, Method::Put, Method::Patch];
         let path = head.path.unwrap_or_default();
-        let path = path.strip_prefix("http://localhost").unwrap_or(path);
         let path = path.split('?').next().unwrap_or_default();
+        // A client may name the host too.
+        let path = match path.strip_prefix("http://") {
+            Some(rest) => rest.find('/').map_or("", |start| &rest[start..]),
+            None => path,
+        };
         let request = HttpRequest {
             method: methods.into_iter().find(|it| it.name() == method_name),
             method_name,
             path: path.to_owned(),
+            headers: kept,
             body: self.bytes[start..end].to_vec(),
             keeps_alive,
         };

@@ -20,18 +20,22 @@ mod config_file;
 mod counts;
 mod fault;
 mod http;
+mod metadata;
 mod resources;
 mod route;
 mod treatments;
 
 #[cfg(test)]
 mod api_tests;
+#[cfg(test)]
+mod treatments_tests;
 
 pub use api::{Api, InstanceState, Machine, Served};
 pub use bodies::*;
 pub use config_file::ConfigFile;
 pub use fault::Fault;
 pub use http::{Connection, HttpRequest, Method, Received, Response};
+pub use metadata::{GuestAnswer, Metadata};
 pub use resources::Resources;
 pub use route::{Request, route};
 pub use treatments::{Endpoint, TREATMENTS, Treatment, reference};

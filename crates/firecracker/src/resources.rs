@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bodies::{
-    BootSource, Drive, Entropy, Logger, MachineConfig, Metrics, NetworkInterface, Serial, Vsock,
+    BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig, Metrics, NetworkInterface,
+    Serial, Vsock,
 };
 use crate::fault::Fault;
 
@@ -31,6 +32,8 @@ pub struct Resources {
     pub logger: Option<Logger>,
     /// Where measurements go.
     pub metrics: Option<Metrics>,
+    /// The metadata service.
+    pub mmds_config: Option<MetadataConfig>,
 }
 
 impl Resources {
@@ -70,6 +73,21 @@ impl Resources {
             Some(known) => *known = interface,
             None => all.push(interface),
         }
+        Ok(())
+    }
+
+    /// Configures the metadata service.
+    ///
+    /// # Errors
+    /// There is no interface of one of the names.
+    pub fn put_metadata(&mut self, config: MetadataConfig) -> Result<(), Fault> {
+        let has = |id: &String| self.network_interfaces.iter().any(|it| it.iface_id == *id);
+        if !config.network_interfaces.iter().all(has) {
+            let why = "The list of network interface IDs provided contains at least one ID that does not correspond \
+                       to any existing network interface.";
+            return Err(Fault::field("network_interfaces", why));
+        }
+        self.mmds_config = Some(config);
         Ok(())
     }
 

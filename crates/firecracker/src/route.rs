@@ -1,9 +1,11 @@
 //! Which request a method, a path and a body are.
 
+use serde_json::Value;
+
 use crate::bodies::{
     ActionInfo, BootSource, Drive, DriveUpdate, Entropy, Logger, MachineConfig,
-    MachineConfigUpdate, Metrics, NetworkInterface, NetworkUpdate, Serial, SnapshotCreate,
-    SnapshotLoad, VmUpdate, Vsock, parse,
+    MachineConfigUpdate, MetadataConfig, Metrics, NetworkInterface, NetworkUpdate, Serial,
+    SnapshotCreate, SnapshotLoad, VmUpdate, Vsock, parse, parse_any,
 };
 use crate::fault::Fault;
 use crate::http::{HttpRequest, Method};
@@ -28,6 +30,10 @@ pub enum Request {
     PutSerial(Serial),
     PutLogger(Logger),
     PutMetrics(Metrics),
+    GetMetadata,
+    PutMetadata(Value),
+    PatchMetadata(Value),
+    PutMetadataConfig(MetadataConfig),
     PutAction(ActionInfo),
     PatchVm(VmUpdate),
     CreateSnapshot(SnapshotCreate),
@@ -35,7 +41,7 @@ pub enum Request {
 }
 
 /// What Tollgate has nothing for, and what to do instead.
-const LACKING: [(&str, &str); 5] = [
+const LACKING: [(&str, &str); 4] = [
     (
         "/cpu-config",
         "Tollgate has no custom CPU templates; start tollgate-firecracker with --cpu MODEL",
@@ -52,7 +58,6 @@ const LACKING: [(&str, &str); 5] = [
         "/balloon",
         "Tollgate's balloon takes free pages back without requests; give --balloon for it",
     ),
-    ("/mmds", "Tollgate has no metadata service"),
 ];
 
 /// Finds out which request this is, and parses its body.
@@ -106,6 +111,10 @@ pub fn route(http: &HttpRequest) -> Result<Request, Fault> {
         (Method::Put, ["serial"]) => Request::PutSerial(parse(body)?),
         (Method::Put, ["logger"]) => Request::PutLogger(parse(body)?),
         (Method::Put, ["metrics"]) => Request::PutMetrics(parse(body)?),
+        (Method::Get, ["mmds"]) => Request::GetMetadata,
+        (Method::Put, ["mmds"]) => Request::PutMetadata(parse_any(body)?),
+        (Method::Patch, ["mmds"]) => Request::PatchMetadata(parse_any(body)?),
+        (Method::Put, ["mmds", "config"]) => Request::PutMetadataConfig(parse(body)?),
         (Method::Put, ["actions"]) => Request::PutAction(parse(body)?),
         (Method::Patch, ["vm"]) => Request::PatchVm(parse(body)?),
         (Method::Put, ["snapshot", "create"]) => Request::CreateSnapshot(parse(body)?),

@@ -31,6 +31,7 @@ impl Backend {
         report: impl FnMut(String) + Send + 'static,
     ) -> Result<(Adapter, Self), NetworkError> {
         let (adapter, wire) = cable().map_err(|error| NetworkError::new("cable", error))?;
+        let wire = wire.with_service(options.inner_service.clone());
         let stopper = wire.stopper();
         let (mut forwards, mut offloads, mut refusals) = (Vec::new(), false, None);
         let work: Box<dyn FnOnce() + Send> = match &options.kind {

@@ -18,6 +18,7 @@ mod descriptor_end;
 mod descriptor_limit;
 pub mod error;
 pub mod frame;
+mod inner_service;
 pub mod link;
 pub mod options;
 mod passt;
@@ -32,6 +33,7 @@ pub mod vsock;
 pub use backend::Backend;
 pub use error::NetworkError;
 pub use frame::{Frame, PartialChecksum, Segmentation};
+pub use inner_service::{Answer, InnerService, Responder};
 pub use link::{Adapter, Offloads, Wire};
 pub use options::{
     HostForward, MacAddress, NetworkKind, NetworkOptions, RefusalLines, Transport, UserOptions,

@@ -8,7 +8,9 @@
 //! Each end gets at most one notification until it has looked at its queue.
 
 use crate::frame::Frame;
+use crate::inner_service::{Inner, InnerService, Outlet};
 use rustix::event::{EventfdFlags, eventfd};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -137,7 +139,11 @@ pub fn cable() -> io::Result<(Adapter, Wire)> {
     let adapter = Adapter {
         shared: Arc::clone(&shared),
     };
-    Ok((adapter, Wire { shared }))
+    let wire = Wire {
+        shared,
+        inner: None,
+    };
+    Ok((adapter, wire))
 }
 
 /// The adapter's end.
@@ -230,9 +236,20 @@ impl Adapter {
 /// The network's end.
 pub struct Wire {
     shared: Arc<Shared>,
+    /// A service that takes what the guest sends to it.
+    inner: Option<RefCell<Inner>>,
 }
 
 impl Wire {
+    /// Puts a service in front of the network: frames for it are answered when the network receives.
+    #[must_use]
+    pub fn with_service(self, service: Option<InnerService>) -> Self {
+        Self {
+            inner: service.map(|service| RefCell::new(Inner::new(service))),
+            ..self
+        }
+    }
+
     /// Returns a descriptor that is readable when there is something to do. [`Wire::receive`]
     /// clears it.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
@@ -244,7 +261,7 @@ impl Wire {
         Offloads::of_bits(self.shared.offloads.load(Ordering::Relaxed))
     }
 
-    /// Takes all frames that the guest has sent.
+    /// Takes all frames that the guest has sent, except those for a service inside the network.
     pub fn receive(&self) -> VecDeque<Vec<u8>> {
         // The order matters: a sender that finds `woken` still set has already queued its frame,
         // which is seen below. In the opposite order, a wake in between would be lost.
@@ -258,7 +275,10 @@ impl Wire {
         if tells {
             self.shared.tell();
         }
-        frames
+        match &self.inner {
+            Some(inner) => inner.borrow_mut().divert(frames, self),
+            None => frames,
+        }
     }
 
     /// Whether data may be sent to the guest. If not, the descriptor becomes readable when it may.
@@ -302,6 +322,16 @@ impl Wire {
 
     pub(crate) fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))
+    }
+}
+
+impl Outlet for Wire {
+    fn has_room(&self) -> bool {
+        Self::has_room(self)
+    }
+
+    fn send(&self, frame: Frame) {
+        Self::send(self, frame);
     }
 }
 

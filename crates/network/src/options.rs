@@ -1,5 +1,6 @@
 //! The options of a network.
 
+use crate::inner_service::InnerService;
 use crate::rules::Rules;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -125,12 +126,20 @@ pub struct NetworkOptions {
     pub kind: NetworkKind,
     /// The adapter's address. `None` is [`MacAddress::of_adapter`].
     pub mac: Option<MacAddress>,
+    /// A service of this process that the guest reaches through the adapter. It belongs to no saved
+    /// configuration.
+    #[serde(skip)]
+    pub inner_service: Option<InnerService>,
 }
 
 impl NetworkOptions {
     /// Makes a network whose adapter has the default address.
     pub const fn new(kind: NetworkKind) -> Self {
-        Self { kind, mac: None }
+        Self {
+            kind,
+            mac: None,
+            inner_service: None,
+        }
     }
 }
 

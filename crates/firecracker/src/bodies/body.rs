@@ -16,16 +16,22 @@ pub trait Body: DeserializeOwned {
 pub fn parse<T: Body>(bytes: &[u8]) -> Result<T, Fault> {
     // A map is demanded, because serde also takes a list for a structure.
     let is_map = bytes.trim_ascii_start().first() == Some(&b'{');
-    let wrong = |why: &dyn std::fmt::Display| {
-        let form = "An error occurred when deserializing the json body of a request";
-        Fault::new(format!("{form}: {why}."))
-    };
     if !is_map {
         return Err(wrong(&"expected an object"));
     }
     let body: T = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
     body.check()?;
     Ok(body)
+}
+
+/// Parses a body that may be any JSON.
+pub fn parse_any(bytes: &[u8]) -> Result<serde_json::Value, Fault> {
+    serde_json::from_slice(bytes).map_err(|error| wrong(&error))
+}
+
+fn wrong(why: &dyn std::fmt::Display) -> Fault {
+    let form = "An error occurred when deserializing the json body of a request";
+    Fault::new(format!("{form}: {why}."))
 }
 
 /// Refuses a name that is not one of letters, digits and underscores, as Firecracker does.

@@ -7,6 +7,7 @@ mod floods;
 mod fragments;
 mod guest;
 mod hostile;
+mod inner_service;
 mod rules;
 mod services;
 mod transfers;

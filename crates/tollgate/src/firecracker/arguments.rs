@@ -73,6 +73,14 @@ pub struct FirecrackerArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 51200)]
     pub http_api_max_payload_size: usize,
 
+    /// The maximum number of bytes of the metadata (MMDS); without this, those of a request's body
+    #[arg(long, value_name = "BYTES")]
+    pub mmds_size_limit: Option<usize>,
+
+    /// Begin with the metadata (MMDS) in this JSON file
+    #[arg(long, value_name = "PATH")]
+    pub metadata: Option<PathBuf>,
+
     /// Accepted; see --confine
     #[arg(long)]
     pub no_seccomp: bool,

@@ -1,6 +1,6 @@
 //! Makes the machine's configuration from what requests have configured.
 
-use tollgate_firecracker::{CacheType, Drive, NetworkInterface, Resources};
+use tollgate_firecracker::{CacheType, Drive, Metadata, NetworkInterface, Resources};
 use tollgate_machine::config::{
     Cache, DriveOptions, MIB, NetworkKind, NetworkOptions, OptionalDevice, TripleFaultAction,
     UserOptions, VmConfig, VsockOptions,
@@ -14,7 +14,11 @@ use crate::{flags, net};
 ///
 /// # Errors
 /// One line that names the field.
-pub fn of(resources: &Resources, arguments: &FirecrackerArguments) -> Result<VmConfig, String> {
+pub fn of(
+    resources: &Resources,
+    arguments: &FirecrackerArguments,
+    metadata: &Metadata,
+) -> Result<VmConfig, String> {
     let source = resources.boot_source.as_ref().ok_or("there is no kernel")?;
     let initrd = source.initrd_path.as_ref().map(|path| {
         let path = path.to_str().ok_or("initrd_path: the name is not UTF-8")?;
@@ -48,6 +52,7 @@ pub fn of(resources: &Resources, arguments: &FirecrackerArguments) -> Result<VmC
         devices,
         ..VmConfig::default()
     };
+    super::metadata::attach(metadata, resources, &mut config.networks);
     flags::set_knobs(&mut config);
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tollgate_exits::reading::Reading;
 use tollgate_firecracker::{
-    Logger, Machine, Metrics, NetworkInterface, Resources, SnapshotCreate, SnapshotLoad,
+    Logger, Machine, Metadata, Metrics, NetworkInterface, Resources, SnapshotCreate, SnapshotLoad,
     SnapshotType, VmState,
 };
 use tollgate_host_facts::file_words::reading;
@@ -18,7 +18,7 @@ use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, State, VmHandle}
 
 use super::arguments::FirecrackerArguments;
 use super::log::{Level, Log, open};
-use super::{configuration, metrics, saved};
+use super::{configuration, metadata, metrics, saved};
 use crate::cache::translations::Translations;
 use crate::console::Console;
 use crate::control::typing;
@@ -45,6 +45,8 @@ pub struct Built {
 pub struct Host {
     arguments: Arc<FirecrackerArguments>,
     handle: VmHandle,
+    /// What the guest can read.
+    metadata: Metadata,
     /// Where messages go.
     pub log: Log,
     metrics: Option<Arc<File>>,
@@ -54,11 +56,12 @@ pub struct Host {
 
 impl Host {
     /// Without a machine yet.
-    pub fn new(arguments: Arc<FirecrackerArguments>, handle: VmHandle) -> Self {
+    pub fn new(arguments: Arc<FirecrackerArguments>, handle: VmHandle, metadata: Metadata) -> Self {
         Self {
             log: Log::new(&arguments.id),
             arguments,
             handle,
+            metadata,
             metrics: None,
             last_snapshot: None,
         }
@@ -131,7 +134,7 @@ impl Machine for Host {
     }
 
     fn start(&mut self, resources: &Resources) -> Result<Built, String> {
-        let config = configuration::of(resources, &self.arguments)?;
+        let config = configuration::of(resources, &self.arguments, &self.metadata)?;
         check_readable(&config.kernel, "kernel_image_path")?;
         self.build(resources, None, |consoles, handle| {
             Vm::build(&config, consoles, handle)
@@ -197,6 +200,7 @@ impl Machine for Host {
         let snapshot = snapshot::open(memory).map_err(|failure| failure.message)?;
         let mut config = snapshot.description().config.clone();
         lead_elsewhere(order, &mut resources, &mut config)?;
+        metadata::attach(&self.metadata, &resources, &mut config.networks);
         let translations = Translations::next_to(memory, &config);
         let built = self.build(&resources, translations, |consoles, handle| {
             Vm::restored(snapshot, &config, consoles, handle)

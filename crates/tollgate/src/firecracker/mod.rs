@@ -14,6 +14,7 @@ mod exit_code;
 mod front;
 mod host;
 mod log;
+mod metadata;
 mod metrics;
 mod saved;
 mod server;
@@ -113,7 +114,8 @@ fn run(arguments: Arc<FirecrackerArguments>) -> Result<u8, Failure> {
     };
     let signals = Signals::block().map_err(refused)?;
     let handle = VmHandle::new();
-    let mut host = Host::new(Arc::clone(&arguments), handle.clone());
+    let metadata = metadata::of(&arguments).map_err(|why| failure(exit_code::GENERIC, why))?;
+    let mut host = Host::new(Arc::clone(&arguments), handle.clone(), metadata.clone());
     set_outputs(&mut host, &arguments)?;
     let server = match arguments.no_api {
         true => None,
@@ -123,7 +125,7 @@ fn run(arguments: Arc<FirecrackerArguments>) -> Result<u8, Failure> {
         }
     };
     let mut front = Front {
-        api: Api::new(&arguments.id),
+        api: Api::new(&arguments.id, metadata),
         host,
         server,
     };

@@ -1,6 +1,7 @@
 //! A guest without a machine.
 
 use crate::frame::Frame;
+use crate::inner_service::InnerService;
 use crate::link::{Adapter, Offloads, cable};
 use crate::options::{MacAddress, UserOptions};
 use crate::refusals::Refusals;
@@ -52,9 +53,26 @@ impl Guest {
         Self::at(options, offloads, addresses)
     }
 
+    /// Makes a guest whose network has a service inside.
+    pub fn with_service(options: &UserOptions, service: InnerService) -> Self {
+        let resolver = "127.0.0.1:9".parse().unwrap();
+        let addresses = Addresses::with_resolver(true, &[resolver]);
+        Self::whole(options, Offloads::default(), addresses, Some(service))
+    }
+
     /// Makes a guest of a host with these addresses.
     pub fn at(options: &UserOptions, offloads: Offloads, addresses: Addresses) -> Self {
+        Self::whole(options, offloads, addresses, None)
+    }
+
+    fn whole(
+        options: &UserOptions,
+        offloads: Offloads,
+        addresses: Addresses,
+        service: Option<InnerService>,
+    ) -> Self {
         let (adapter, wire) = cable().unwrap();
+        let wire = wire.with_service(service);
         let stopper = wire.stopper();
         let addresses = Addresses {
             has_world: false,
