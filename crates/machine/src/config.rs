@@ -7,12 +7,14 @@ mod scsi_drives;
 
 use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
+pub use crate::devices::debug_ports::{DebugPlaces, PortRange};
 use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::rtc::{BootDevice, RtcBase};
 pub use crate::devices::virtio::console::ports::{OnLoss, PortOptions, PortTarget};
+pub use crate::smbios::{Labels, Smbios};
 pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 pub use scsi_drives::{ScsiAddress, ScsiDrive, ScsiKind};
 use serde::{Deserialize, Serialize};
@@ -272,6 +274,14 @@ pub struct VmConfig {
     pub rtc_base: RtcBase,
     /// The devices in addition to those of every machine, each at most once.
     pub devices: Vec<OptionalDevice>,
+    /// Whether there is a second serial port.
+    pub second_serial: bool,
+    /// Whether there is a parallel port, with a printer.
+    pub parallel: bool,
+    /// The SMBIOS tables, if there are any.
+    pub smbios: Option<Smbios>,
+    /// The ports for debugging.
+    pub debug_ports: DebugPlaces,
     /// The files that the guest finds through fw_cfg.
     pub fw_cfg_files: Vec<FwCfgFile>,
 }
@@ -319,6 +329,10 @@ impl Default for VmConfig {
             ports: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
+            second_serial: false,
+            parallel: false,
+            smbios: None,
+            debug_ports: DebugPlaces::default(),
             fw_cfg_files: Vec::new(),
         }
     }
@@ -339,6 +353,8 @@ pub enum ConfigError {
     CodeCacheSize(u64),
     /// A device was given twice.
     DeviceTwice(OptionalDevice),
+    /// The SMBIOS tables are too large.
+    SmbiosSize,
     /// A file cannot be offered through fw_cfg.
     FwCfg(FwCfgError),
     /// This host cannot supply the processor.
@@ -388,6 +404,10 @@ impl fmt::Display for ConfigError {
                 write!(formatter, "device {} is given twice", device.name())
             }
             Self::TagTwice(tag) => write!(formatter, "two shares have the tag '{tag}'"),
+            Self::SmbiosSize => write!(
+                formatter,
+                "SMBIOS: there is room for 255 texts, and for 32 KiB in all"
+            ),
             Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
             Self::PortTwice(name) => write!(formatter, "two ports have the name '{name}'"),
@@ -496,6 +516,9 @@ impl VmConfig {
         ScsiDrive::check(&self.scsi_drives)?;
         if self.floppies.len() > Floppy::MOST_DRIVES {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));
+        }
+        if self.smbios.as_ref().is_some_and(|smbios| !smbios.fits()) {
+            return Err(ConfigError::SmbiosSize);
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu.model).map_err(ConfigError::Cpu)?;

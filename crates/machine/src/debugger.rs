@@ -14,7 +14,7 @@
 //! debug registers do not change.
 
 mod line;
-mod memory;
+pub(crate) mod memory;
 mod packets;
 mod registers;
 mod session;

@@ -21,6 +21,7 @@ use crate::devices::i8042::I8042;
 use crate::devices::ide::pci::{IdeFunction, unit_name};
 use crate::devices::ide::{CdDrive, Disk as IdeDisk, Geometry, Unit};
 use crate::devices::kvm_clock::KvmClock;
+use crate::devices::parallel::Parallel;
 use crate::devices::pc_testdev::PcTestdev;
 use crate::devices::pci::Place;
 use crate::devices::pci::function::PciFunction;
@@ -184,7 +185,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     }
     devices.extend([
         Box::new(ResetPorts::default()) as Box<dyn Device>,
-        Box::new(DebugPorts::default()),
+        Box::new(DebugPorts::new(config.debug_ports.clone())),
         Box::new(DmaPorts {
             is_prepared: config.firmware.is_none(),
         }),
@@ -192,6 +193,12 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         Box::new(FpuErrorPorts),
         Box::new(fw_cfg(config)),
     ]);
+    if config.second_serial {
+        devices.push(Box::new(Serial::second()));
+    }
+    if config.parallel {
+        devices.push(Box::new(Parallel::default()));
+    }
     if config.hpet {
         devices.push(Box::new(Hpet::default()));
     }
@@ -235,6 +242,9 @@ fn fw_cfg(config: &VmConfig) -> FwCfg {
     };
     if config.firmware.is_some() && config.acpi {
         files.extend(loader::files(&Hardware::of(config)));
+    }
+    if let (Some(_), Some(smbios)) = (&config.firmware, &config.smbios) {
+        files.extend(smbios.files(config.memory_bytes));
     }
     files.push(FwCfgFile {
         name: own_file::MEMORY_MAP.into(),

@@ -256,10 +256,30 @@ impl Pc {
         self.board.debug_output.set_sink(sink);
     }
 
+    /// Sets where the output of the second serial port, and what is printed, goes. Without it, it is
+    /// lost.
+    pub fn set_other_outputs(
+        &mut self,
+        serial: Box<dyn Write + Send>,
+        printer: Box<dyn Write + Send>,
+    ) {
+        self.board.second_serial_output.set_sink(serial);
+        self.board.printer_output.set_sink(printer);
+    }
+
     /// Writes all buffered output.
     pub fn flush_output(&mut self) {
         self.board.serial_output.flush();
+        self.board.second_serial_output.flush();
+        self.board.printer_output.flush();
         self.board.debug_output.flush();
+    }
+
+    /// Returns the registers of the 8259 pair and of the local APIC as text.
+    pub(crate) fn interrupts_described(&self) -> [String; 2] {
+        let interrupts = &self.board.interrupts;
+        let apic = interrupts.local_apic.described();
+        [interrupts.pic.described(), apic]
     }
 
     /// Sends bytes to the guest's first serial port and returns how many it accepted. The caller
@@ -545,6 +565,8 @@ impl Pc {
                 .advance_due(&mut self.board, &self.clock, clock.now);
         }
         self.board.serial_output.advance(clock.now);
+        self.board.second_serial_output.advance(clock.now);
+        self.board.printer_output.advance(clock.now);
         self.board.debug_output.advance(clock.now);
         self.attention |= self.board.outside.wants_attention();
     }
@@ -696,6 +718,8 @@ impl Platform for Pc {
             self.board.interrupts.local_apic.next_deadline(),
             self.bus.deadline(),
             self.board.serial_output.next_deadline(),
+            self.board.second_serial_output.next_deadline(),
+            self.board.printer_output.next_deadline(),
             self.board.debug_output.next_deadline(),
             self.completions_due,
         ]

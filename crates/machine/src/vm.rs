@@ -180,6 +180,9 @@ impl Vm {
                 return Ok(CpuState::at_reset());
             }
             let start = boot::load(&BootSource::of(config), memory).map_err(BuildError::Boot)?;
+            if let Some(smbios) = &config.smbios {
+                smbios.write(config.memory_bytes, memory);
+            }
             Ok(CpuState {
                 memory_types: MemoryTypeRanges::as_firmware_leaves_them(PHYSICAL_ADDRESS_BITS),
                 ..start
@@ -254,6 +257,15 @@ impl Vm {
         std::mem::forget((vcpu, memory));
     }
 
+    /// Sets where the output of the second serial port, and what is printed, goes.
+    pub fn set_other_outputs(
+        &mut self,
+        serial: Box<dyn Write + Send>,
+        printer: Box<dyn Write + Send>,
+    ) {
+        self.pc.set_other_outputs(serial, printer);
+    }
+
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();
@@ -280,10 +292,11 @@ impl Vm {
     }
 
     fn run_until_end(&mut self) -> RunOutcome {
-        self.publish(State::Running);
-        if self.debugger.holds() && self.obey() {
+        // A machine that begins paused never seems to run.
+        if (self.debugger.holds() || self.commands.has_commands()) && self.obey() {
             return RunOutcome::Quit;
         }
+        self.publish(State::Running);
         loop {
             let stop = self.debugger.take_stop();
             match stop.unwrap_or_else(|| self.vcpu.run(&mut self.pc)) {
@@ -589,14 +602,7 @@ impl Vm {
                         paused = true;
                         self.pc.flush_output();
                     }
-                    Command::Resume => {
-                        match self.config.realtime {
-                            _ if !paused => {}
-                            Realtime::Step => self.pc.resume_and_catch_up(),
-                            Realtime::Keep => self.pc.resume(),
-                        }
-                        paused = false;
-                    }
+                    Command::Resume => self.end_pause(&mut paused),
                     Command::Rest(time) => rest = Some(time),
                     Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus | Command::ServeDebugger => {}
@@ -623,6 +629,15 @@ impl Vm {
                             self.commands.publish_snapshot(request, result);
                         }
                     }
+                    Command::Inspect => {
+                        for (request, inspection) in self.commands.take_inspections() {
+                            let cpu = self.vcpu.state().clone();
+                            let interrupts = self.pc.interrupts_described();
+                            let memory = self.vcpu.memory_mut();
+                            let seen = inspection.carry_out(cpu, memory, interrupts);
+                            self.commands.publish_inspected(request, seen);
+                        }
+                    }
                     Command::ReportReading => reading_wanted = true,
                     Command::ResetLedger => reset_wanted = true,
                     Command::Query(query, number) => queries.push((query, number)),
@@ -634,6 +649,10 @@ impl Vm {
             }
             if self.serve_debugger() {
                 return true;
+            }
+            if self.debugger.take_let_go() && paused {
+                self.end_pause(&mut paused);
+                self.commands.note_resumed();
             }
             let held = self.debugger.holds();
             if held != self.debugger.has_stopped_clocks && !paused {
@@ -687,6 +706,16 @@ impl Vm {
             self.commands
                 .wait_for_command(Some(Duration::from_secs(60)));
         }
+    }
+
+    /// Lets guest time pass again if the machine is paused.
+    fn end_pause(&mut self, paused: &mut bool) {
+        match self.config.realtime {
+            _ if !*paused => {}
+            Realtime::Step => self.pc.resume_and_catch_up(),
+            Realtime::Keep => self.pc.resume(),
+        }
+        *paused = false;
     }
 
     /// Counts up to this moment and sets a mark here.

@@ -25,22 +25,24 @@ mod orders;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
+use crate::inspection::{Inspected, Inspection};
 use crate::knobs::Assignment;
 use tollgate_exits::reading::Reading;
 use tollgate_network::{Refusals, RefusedList};
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    AfterSnapshot, Answer, Command, Happened, KEY_CAPACITY, KickFunction, Listener, MOUSE_CAPACITY,
-    MediumChange, MediumRequest, Query, QueryNumber, READING_AGE, ReadingRequest, RemovableDrive,
-    ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, SnapshotOrder,
-    SnapshotRequest, State, Status, StatusRequest,
+    AfterSnapshot, Answer, Command, Happened, InspectionRequest, KEY_CAPACITY, KickFunction,
+    Listener, MOUSE_CAPACITY, MediumChange, MediumRequest, Query, QueryNumber, READING_AGE,
+    ReadingRequest, RemovableDrive, ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest,
+    Shown, SnapshotOrder, SnapshotRequest, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -145,11 +147,21 @@ impl VmHandle {
     /// Queues input for the serial port and returns how many bytes were accepted, which are fewer
     /// than given when [`SERIAL_INPUT_CAPACITY`] is reached. Never blocks.
     pub fn serial_input(&self, bytes: &[u8]) -> usize {
+        self.queue_input(bytes, |mailbox| &mut mailbox.serial_input)
+    }
+
+    /// Like [`VmHandle::serial_input`], for the second serial port.
+    pub fn second_serial_input(&self, bytes: &[u8]) -> usize {
+        self.queue_input(bytes, |mailbox| &mut mailbox.second_serial_input)
+    }
+
+    fn queue_input(&self, bytes: &[u8], of: fn(&mut Mailbox) -> &mut VecDeque<u8>) -> usize {
         let taken = {
             let mut mailbox = self.0.mailbox();
-            let room = SERIAL_INPUT_CAPACITY.saturating_sub(mailbox.serial_input.len());
+            let input = of(&mut mailbox);
+            let room = SERIAL_INPUT_CAPACITY.saturating_sub(input.len());
             let taken = bytes.len().min(room);
-            mailbox.serial_input.extend(bytes.iter().take(taken));
+            input.extend(bytes.iter().take(taken));
             if taken > 0 {
                 self.0.has_serial_input.store(true, Ordering::Release);
             }
@@ -257,6 +269,19 @@ impl VmHandle {
             .wait_while(self.0.mailbox(), waits)
             .unwrap_or_else(PoisonError::into_inner);
         mailbox.snapshots.result(request.0)
+    }
+
+    /// Asks the vCPU thread for registers, memory or mapped pages. [`VmHandle::inspected_after`] returns
+    /// what it sees.
+    pub fn request_inspection(&self, inspection: Inspection) -> InspectionRequest {
+        let number = self.0.mailbox().inspections.add(inspection);
+        self.submit(Command::Inspect);
+        InspectionRequest(number)
+    }
+
+    /// Returns what an inspection has seen, or `None` before it is carried out.
+    pub fn inspected_after(&self, request: InspectionRequest) -> Option<Result<Inspected, String>> {
+        self.0.mailbox().inspections.result(request.0)
     }
 
     /// Asks the vCPU thread for the contents of the screen. [`VmHandle::screen_after`] returns

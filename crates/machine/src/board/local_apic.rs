@@ -177,6 +177,39 @@ impl Default for LocalApic {
 }
 
 impl LocalApic {
+    /// The registers as lines of text.
+    pub fn described(&self) -> String {
+        let names = ["T", "THERM", "PERF", "T0", "T1", "ERR"];
+        let mut text = String::from("dumping local APIC state for CPU 0\n\n");
+        for (name, entry) in names.iter().zip(self.local_vectors) {
+            let masked = if entry & lvt::MASKED != 0 {
+                " masked"
+            } else {
+                ""
+            };
+            text += &format!("LV{name:<6} 0x{entry:08x}{masked} (vec {})\n", entry & 0xff);
+        }
+        let enabled = if self.spurious & 0x100 != 0 {
+            "on"
+        } else {
+            "off"
+        };
+        text += &format!("SPIV     0x{:08x} APIC {enabled}\n", self.spurious);
+        text += &format!("TPR      0x{:02x}\n", self.task_priority);
+        for (name, set) in [("ISR", &self.in_service), ("IRR", &self.request)] {
+            let vectors: Vec<String> = (0..=u8::MAX)
+                .filter(|vector| set.contains(*vector))
+                .map(|vector| vector.to_string())
+                .collect();
+            let vectors = match vectors.is_empty() {
+                true => "(none)".to_owned(),
+                false => vectors.join(" "),
+            };
+            text += &format!("{name}      {vectors}\n");
+        }
+        text
+    }
+
     /// Makes an APIC in its state after power-up, globally enabled (SDM volume 3, 11.4.7.1).
     pub fn new() -> Self {
         Self {

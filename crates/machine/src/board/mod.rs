@@ -50,6 +50,10 @@ pub struct Board {
     pub stop: Option<StopRequest>,
     /// Receives the output of the first serial port.
     pub serial_output: Console,
+    /// The output of the second serial port.
+    pub second_serial_output: Console,
+    /// What the printer at the parallel port gets.
+    pub printer_output: Console,
     /// Receives the output of the debug consoles.
     pub debug_output: Console,
     /// The connection to the other threads.
@@ -83,6 +87,8 @@ impl Board {
             nmi_masked: false,
             stop: None,
             serial_output,
+            second_serial_output: Console::new(Box::new(std::io::sink())),
+            printer_output: Console::new(Box::new(std::io::sink())),
             debug_output,
             outside: Box::new(Nobody),
         }

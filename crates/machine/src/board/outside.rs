@@ -8,6 +8,11 @@ pub trait Outside {
     /// called after each access to that port, so it must return fast if nothing waits.
     fn serial_input(&mut self, room: usize) -> Vec<u8>;
 
+    /// Takes at most `room` bytes that were sent to the second serial port. The default has none.
+    fn second_serial_input(&mut self, _room: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
     /// Takes the oldest key event: a key, and whether it was pressed. This is called after each
     /// access to the keyboard's ports, so it must return fast if there is none.
     fn key(&mut self) -> Option<(Key, bool)>;

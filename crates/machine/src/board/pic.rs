@@ -55,6 +55,12 @@ impl Pic {
     /// The edge/level control registers.
     pub const EDGE_LEVEL_PORTS: RangeInclusive<u16> = 0x4D0..=0x4D1;
 
+    /// The registers of both chips, a line each, the slave first.
+    pub fn described(&self) -> String {
+        let (slave, master) = (self.slave.described(), self.master.described());
+        format!("pic1: {slave}\npic0: {master}\n")
+    }
+
     /// Makes two chips with every input masked.
     pub const fn new() -> Self {
         Self {

@@ -130,6 +130,23 @@ impl<'a> DeviceContext<'a> {
         self.board.outside.serial_input(room)
     }
 
+    /// Writes output of the second serial port.
+    pub fn second_serial_output(&mut self, bytes: &[u8]) {
+        let now = self.now();
+        self.board.second_serial_output.push(bytes, now);
+    }
+
+    /// Takes at most `room` bytes that were sent to the second serial port from outside.
+    pub fn second_serial_input(&mut self, room: usize) -> Vec<u8> {
+        self.board.outside.second_serial_input(room)
+    }
+
+    /// Writes a byte that the printer at the parallel port took.
+    pub fn printer_output(&mut self, byte: u8) {
+        let now = self.now();
+        self.board.printer_output.push(&[byte], now);
+    }
+
     /// Takes the oldest key event from outside: a key, and whether it was pressed.
     pub fn key(&mut self) -> Option<(Key, bool)> {
         self.board.outside.key()

@@ -133,6 +133,7 @@ impl Vm {
             GdbStubStateMachine::Disconnected(gone) => {
                 self.debugger.wants_quit = gone.get_reason() == DisconnectReason::Kill;
                 self.end_session();
+                self.debugger.has_let_go = true;
             }
         }
     }
@@ -141,6 +142,7 @@ impl Vm {
     fn go(&mut self) {
         let (is_stepping, cpu) = (self.debugger.is_stepping, self.vcpu.state());
         let address = code_address(cpu);
+        self.debugger.has_let_go = true;
         if cpu.activity != Activity::Running {
             // The step ends when an interrupt has been delivered.
             self.vcpu.watch(|watched| watched.stops_next = is_stepping);

@@ -22,6 +22,8 @@ pub struct Debugger<T: Target> {
     /// Whether the debugger wants one instruction to be executed.
     pub(super) is_stepping: bool,
     pub(super) wants_quit: bool,
+    /// Whether the debugger has let the machine run, and the machine has not noticed that yet.
+    pub(super) has_let_go: bool,
     /// Why the processor stopped in an instruction that was executed alone.
     pub(super) stop: Option<VcpuStop>,
 }
@@ -41,6 +43,7 @@ impl<T: Target> Default for Debugger<T> {
             addresses: Addresses::default(),
             is_stepping: false,
             wants_quit: false,
+            has_let_go: false,
             stop: None,
         }
     }
@@ -54,6 +57,12 @@ impl<T: Target> Debugger<T> {
     /// Whether the machine is stopped for the debugger.
     pub(crate) const fn holds(&self) -> bool {
         self.holds
+    }
+
+    /// Returns whether the debugger has let the machine run since the last call. It also runs then if it
+    /// was paused by other means.
+    pub(crate) const fn take_let_go(&mut self) -> bool {
+        std::mem::replace(&mut self.has_let_go, false)
     }
 
     /// Takes the reason for which the processor stopped in an instruction that was executed alone.

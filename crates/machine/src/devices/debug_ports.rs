@@ -1,5 +1,5 @@
-//! Ports for debugging a guest: byte consoles at E9h and 402h, the POST code at 80h and the exit
-//! port at F4h.
+//! Ports for debugging a guest: byte consoles, usually at E9h and 402h, the POST code at 80h and the
+//! exit port, usually at F4h.
 
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,10 @@ impl DebugExit {
     pub const STATE_VERSION: u32 = 1;
 
     /// The ports, at which QEMU's users usually place its isa-debug-exit.
-    pub const PORTS: RangeInclusive<u16> = 0xF4..=0xF7;
+    pub const PORTS: PortRange = PortRange {
+        first: 0xF4,
+        last: 0xF7,
+    };
 
     /// The ports read as zero.
     pub const fn read(&self) -> u8 {
@@ -113,18 +116,64 @@ impl DebugExit {
     }
 }
 
+/// Ports that follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortRange {
+    /// The first port.
+    pub first: u16,
+    /// The last port.
+    pub last: u16,
+}
+
+impl From<PortRange> for RangeInclusive<u16> {
+    fn from(range: PortRange) -> Self {
+        range.first..=range.last
+    }
+}
+
+/// Where a machine has its ports for debugging.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DebugPlaces {
+    /// The ports of the consoles.
+    pub consoles: Vec<u16>,
+    /// The ports at which a write ends the machine.
+    pub exit: Option<PortRange>,
+}
+
+impl Default for DebugPlaces {
+    fn default() -> Self {
+        Self {
+            consoles: vec![DebugConsole::BOCHS_PORT, DebugConsole::FIRMWARE_PORT],
+            exit: Some(DebugExit::PORTS),
+        }
+    }
+}
+
 /// All these ports as one device on the bus.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DebugPorts {
-    bochs_console: DebugConsole,
-    firmware_console: DebugConsole,
+    places: DebugPlaces,
+    console: DebugConsole,
     post_code: PostCode,
     exit: DebugExit,
 }
 
 impl DebugPorts {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
+
+    /// Makes the ports at these places.
+    pub fn new(places: DebugPlaces) -> Self {
+        Self {
+            places,
+            ..Self::default()
+        }
+    }
+
+    fn is_exit(&self, port: u16) -> bool {
+        let exit = self.places.exit.map(RangeInclusive::from);
+        exit.is_some_and(|exit| exit.contains(&port))
+    }
 }
 
 impl Device for DebugPorts {
@@ -133,45 +182,45 @@ impl Device for DebugPorts {
     }
 
     fn claims(&self) -> Claims {
-        Claims::none()
-            .with_byte_ports(PostCode::PORT..=PostCode::PORT)
-            .with_byte_ports(DebugConsole::BOCHS_PORT..=DebugConsole::BOCHS_PORT)
-            .with_byte_ports(DebugConsole::FIRMWARE_PORT..=DebugConsole::FIRMWARE_PORT)
-            .with_byte_ports(DebugExit::PORTS)
-            .with_near(PostCode::PORT..=PostCode::PORT, NearUse::all())
+        let post = Claims::none().with_byte_ports(PostCode::PORT..=PostCode::PORT);
+        let consoles = self.places.consoles.iter();
+        let consoles = consoles.fold(post, |claims, port| claims.with_byte_ports(*port..=*port));
+        let all = match self.places.exit {
+            Some(exit) => consoles.with_byte_ports(exit.into()),
+            None => consoles,
+        };
+        all.with_near(PostCode::PORT..=PostCode::PORT, NearUse::all())
     }
 
     fn port_read(&mut self, port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
         let value = match port {
             PostCode::PORT => self.post_code.read(),
-            DebugConsole::BOCHS_PORT => self.bochs_console.read(),
-            DebugConsole::FIRMWARE_PORT => self.firmware_console.read(),
-            _ => self.exit.read(),
+            port if self.is_exit(port) => self.exit.read(),
+            _ => self.console.read(),
         };
         value.into()
     }
 
     fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
         let value = value as u8;
-        let console = match port {
+        match port {
             // Kernels write to this port to let time pass, so nothing else may happen.
-            PostCode::PORT => return self.post_code.write(value),
-            DebugConsole::BOCHS_PORT => &mut self.bochs_console,
-            DebugConsole::FIRMWARE_PORT => &mut self.firmware_console,
-            _ => {
+            PostCode::PORT => self.post_code.write(value),
+            port if self.is_exit(port) => {
                 self.exit.write(value);
                 if let Some(code) = self.exit.take_request() {
                     context.request_stop(StopRequest::DebugExit(code));
                 }
-                return;
             }
-        };
-        console.write(value);
-        context.debug_output(&console.take_output());
+            _ => {
+                self.console.write(value);
+                context.debug_output(&self.console.take_output());
+            }
+        }
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
-        *self = Self::default();
+        *self = Self::new(std::mem::take(&mut self.places));
     }
 
     fn save(&self) -> SavedState {

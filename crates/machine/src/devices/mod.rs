@@ -22,6 +22,7 @@ pub mod ide;
 pub mod kvm_clock;
 mod lost_ticks;
 pub mod medium;
+pub mod parallel;
 pub mod pc_testdev;
 pub mod pci;
 pub mod pit;

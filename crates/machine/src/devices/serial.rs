@@ -52,9 +52,39 @@ struct Character {
     errors: LineStatus,
 }
 
+/// Which port of a PC it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Unit {
+    /// COM1.
+    #[default]
+    First,
+    /// COM2.
+    Second,
+}
+
+impl Unit {
+    /// Returns the ports.
+    pub const fn ports(self) -> RangeInclusive<u16> {
+        match self {
+            Self::First => Serial::COM1_PORTS,
+            Self::Second => 0x2F8..=0x2FF,
+        }
+    }
+
+    /// Returns the ISA interrupt.
+    pub const fn irq(self) -> u8 {
+        match self {
+            Self::First => Serial::COM1_IRQ,
+            Self::Second => 3,
+        }
+    }
+}
+
 /// A serial port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Serial {
+    #[serde(default)]
+    unit: Unit,
     interrupt_enable: InterruptEnable,
     line_control: LineControl,
     modem_control: ModemControl,
@@ -105,6 +135,7 @@ impl Serial {
     /// terminal at the other end.
     pub fn new() -> Self {
         Self {
+            unit: Unit::First,
             interrupt_enable: InterruptEnable::empty(),
             line_control: LineControl::WORD_LENGTH_LOW | LineControl::WORD_LENGTH_HIGH,
             modem_control: ModemControl::empty(),
@@ -123,6 +154,14 @@ impl Serial {
             output: Vec::new(),
             breaks_sent: 0,
             irq: IrqLine::default(),
+        }
+    }
+
+    /// Makes the second port, as [`Serial::new`] makes the first.
+    pub fn second() -> Self {
+        Self {
+            unit: Unit::Second,
+            ..Self::new()
         }
     }
 

@@ -9,6 +9,7 @@ use super::mailbox::{
     Answer, Command, KickFunction, Mailbox, MediumChange, Shared, Shown, SnapshotOrder, Status,
 };
 use crate::board::input::{Key, MouseEvent};
+use crate::inspection::{Inspected, Inspection};
 use crate::pc::Outside;
 use tollgate_exits::reading::Reading;
 
@@ -19,6 +20,11 @@ impl Outside for VmCommands {
     #[inline]
     fn serial_input(&mut self, room: usize) -> Vec<u8> {
         self.take_serial_input(room)
+    }
+
+    #[inline]
+    fn second_serial_input(&mut self, room: usize) -> Vec<u8> {
+        self.take_second_serial_input(room)
     }
 
     #[inline]
@@ -49,6 +55,11 @@ impl VmCommands {
         *self.0.kick_slot() = None;
     }
 
+    /// Notes that a pause has ended for another reason than a command.
+    pub fn note_resumed(&self) {
+        self.0.mailbox().pause_wanted = false;
+    }
+
     /// Whether commands wait. Takes no lock.
     #[inline]
     pub fn has_commands(&self) -> bool {
@@ -73,13 +84,23 @@ impl VmCommands {
 
     /// Takes at most `limit` bytes of serial input, which is the room that the device has.
     pub fn take_serial_input(&self, limit: usize) -> Vec<u8> {
+        self.take_input(limit, |mailbox| &mut mailbox.serial_input)
+    }
+
+    /// Like [`VmCommands::take_serial_input`], for the second serial port.
+    pub fn take_second_serial_input(&self, limit: usize) -> Vec<u8> {
+        self.take_input(limit, |mailbox| &mut mailbox.second_serial_input)
+    }
+
+    fn take_input(&self, limit: usize, of: fn(&mut Mailbox) -> &mut VecDeque<u8>) -> Vec<u8> {
         if limit == 0 || !self.has_serial_input() {
             return Vec::new();
         }
         let mut mailbox = self.0.mailbox();
-        let count = limit.min(mailbox.serial_input.len());
-        let taken = mailbox.serial_input.drain(..count).collect();
-        if mailbox.serial_input.is_empty() {
+        let input = of(&mut mailbox);
+        let count = limit.min(input.len());
+        let taken = input.drain(..count).collect();
+        if mailbox.serial_input.is_empty() && mailbox.second_serial_input.is_empty() {
             self.0.has_serial_input.store(false, Ordering::Release);
         }
         taken
@@ -178,6 +199,17 @@ impl VmCommands {
     /// Publishes the result of a change of medium.
     pub fn publish_medium_change(&self, request: u64, result: Result<(), String>) {
         self.0.mailbox().media.publish(request, result);
+        self.0.tell_listener();
+    }
+
+    /// Takes the inspections, oldest first, with the numbers of their requests.
+    pub fn take_inspections(&self) -> VecDeque<(u64, Inspection)> {
+        self.0.mailbox().inspections.take()
+    }
+
+    /// Publishes what an inspection has seen.
+    pub fn publish_inspected(&self, request: u64, seen: Inspected) {
+        self.0.mailbox().inspections.publish(request, Ok(seen));
         self.0.tell_listener();
     }
 

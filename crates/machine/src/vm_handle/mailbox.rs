@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::orders::Orders;
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::{Picture, Screen};
+use crate::inspection::{Inspected, Inspection};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;
 use serde::{Serialize, Serializer};
@@ -62,6 +63,8 @@ pub enum Command {
     ReportScreen(bool),
     /// Execute the waiting changes of media.
     ChangeMedia,
+    /// Publish what the waiting inspections see.
+    Inspect,
     /// Carry out the orders about snapshots.
     ObeySnapshotOrders,
     /// Reset the ledger.
@@ -242,6 +245,7 @@ impl Serialize for Resets {
 pub(super) struct Mailbox {
     pub commands: Vec<Command>,
     pub serial_input: VecDeque<u8>,
+    pub second_serial_input: VecDeque<u8>,
     pub keys: VecDeque<(Key, bool)>,
     pub mouse: VecDeque<MouseEvent>,
     /// The buttons of the last mouse event, and whether that event left the buttons unchanged.
@@ -253,6 +257,7 @@ pub(super) struct Mailbox {
     pub publications: u64,
     pub media: Orders<MediumChange>,
     pub snapshots: Orders<SnapshotOrder>,
+    pub inspections: Orders<Inspection, Inspected>,
     /// How often the ledger was reset.
     pub resets: u64,
     /// How often the contents of the screen were published.
@@ -365,6 +370,10 @@ pub struct ScreenRequest(pub(super) u64, pub(super) bool);
 /// The number of an order about snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotRequest(pub(super) u64);
+
+/// Identifies an inspection.
+#[derive(Clone, Copy, Debug)]
+pub struct InspectionRequest(pub(super) u64);
 
 /// The number of a request to change a medium.
 #[derive(Clone, Copy, Debug)]

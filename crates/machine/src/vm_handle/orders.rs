@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 /// The maximum number of results that are kept for waiting threads.
 const RESULTS: usize = 16;
 
-/// Orders of one kind.
-pub(super) struct Orders<T> {
+/// Orders of one kind, with results of another kind.
+pub(super) struct Orders<T, R = ()> {
     /// The waiting orders, the oldest first, each with its number.
     waiting: VecDeque<(u64, T)>,
     /// The results, the latest last.
-    results: VecDeque<(u64, Result<(), String>)>,
+    results: VecDeque<(u64, Result<R, String>)>,
     /// The number of orders so far.
     count: u64,
 }
 
-impl<T> Default for Orders<T> {
+impl<T, R> Default for Orders<T, R> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -25,7 +25,7 @@ impl<T> Default for Orders<T> {
     }
 }
 
-impl<T> Orders<T> {
+impl<T, R: Clone> Orders<T, R> {
     /// Adds an order and returns its number.
     pub fn add(&mut self, order: T) -> u64 {
         self.count += 1;
@@ -39,7 +39,7 @@ impl<T> Orders<T> {
     }
 
     /// Keeps the result of an order. An old result is dropped if there are many.
-    pub fn publish(&mut self, number: u64, result: Result<(), String>) {
+    pub fn publish(&mut self, number: u64, result: Result<R, String>) {
         self.results.push_back((number, result));
         if self.results.len() > RESULTS {
             self.results.pop_front();
@@ -47,7 +47,7 @@ impl<T> Orders<T> {
     }
 
     /// Returns the result of an order, or `None` before it is executed. An error is one line.
-    pub fn result(&self, number: u64) -> Option<Result<(), String>> {
+    pub fn result(&self, number: u64) -> Option<Result<R, String>> {
         let mut results = self.results.iter();
         let (_, result) = results.find(|(known, _)| *known == number)?;
         Some(result.clone())

@@ -59,6 +59,21 @@ pub(super) struct Chip {
 }
 
 impl Chip {
+    /// The registers in the form in which QEMU shows them.
+    pub(super) fn described(&self) -> String {
+        format!(
+            "irr={:02x} imr={:02x} isr={:02x} hprio={} irq_base={:02x} rr_sel={} elcr={:02x} fnm={}",
+            self.request,
+            self.mask,
+            self.in_service,
+            (self.lowest_priority + 1) & 7,
+            self.vector_base,
+            u8::from(self.read_in_service),
+            self.edge_level,
+            u8::from(self.special_fully_nested),
+        )
+    }
+
     pub(super) const fn new(cascade: u8) -> Self {
         Self {
             lines: 0,

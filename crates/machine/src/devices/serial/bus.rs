@@ -1,6 +1,6 @@
-//! The first serial port on the bus.
+//! The serial ports on the bus.
 
-use super::Serial;
+use super::{Serial, Unit};
 use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use tollgate_platform::GuestTime;
 
@@ -16,7 +16,7 @@ impl Serial {
     }
 
     fn forward(&mut self, context: &mut DeviceContext<'_>) {
-        context.forward(Self::COM1_IRQ, &mut self.irq);
+        context.forward(self.unit.irq(), &mut self.irq);
     }
 
     /// Accepts the input that was sent in the meantime, as far as there is room.
@@ -25,7 +25,10 @@ impl Serial {
         if room == 0 {
             return;
         }
-        let input = context.serial_input(room);
+        let input = match self.unit {
+            Unit::First => context.serial_input(room),
+            Unit::Second => context.second_serial_input(room),
+        };
         if !input.is_empty() {
             self.take_input(&input, context);
         }
@@ -34,13 +37,17 @@ impl Serial {
 
 impl Device for Serial {
     fn name(&self) -> &str {
-        "com1"
+        match self.unit {
+            Unit::First => "com1",
+            Unit::Second => "com2",
+        }
     }
 
     fn claims(&self) -> Claims {
-        let port = |offset: u16| Self::COM1_PORTS.start() + offset;
+        let ports = self.unit.ports();
+        let port = |offset: u16| ports.start() + offset;
         Claims::none()
-            .with_byte_ports(Self::COM1_PORTS)
+            .with_byte_ports(ports.clone())
             .with_near(port(1)..=port(1), NearUse::all())
             .with_near(port(2)..=port(6), NearUse::READ)
             .with_near(port(7)..=port(7), NearUse::all())
@@ -60,7 +67,11 @@ impl Device for Serial {
     fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
         self.write(port, value as u8, NO_TIME);
         if !self.output().is_empty() {
-            context.serial_output(&self.take_output());
+            let output = self.take_output();
+            match self.unit {
+                Unit::First => context.serial_output(&output),
+                Unit::Second => context.second_serial_output(&output),
+            }
         }
         self.forward(context);
         self.refill(context);
@@ -77,7 +88,10 @@ impl Device for Serial {
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
-        *self = Self::new();
+        *self = match self.unit {
+            Unit::First => Self::new(),
+            Unit::Second => Self::second(),
+        };
     }
 
     fn save(&self) -> SavedState {
