@@ -80,13 +80,14 @@ pub use jailer::main as jailer_main;
 pub use qemu::main as qemu_main;
 
 /// The entry of the command: reads the process's arguments and executes them. Packages have one file with
-/// three names, so the name tells which command it is.
+/// several names, so the name tells which command it is.
 pub fn main() -> ExitCode {
     let name = std::env::args_os().next().map(std::path::PathBuf::from);
     let name = name.as_deref().and_then(std::path::Path::file_name);
     match name.and_then(std::ffi::OsStr::to_str) {
         Some("tollgate-firecracker") => firecracker_main(),
         Some("jailer") => jailer_main(),
+        Some("tollgate-qemu" | "qemu-system-x86_64" | "qemu-system-i386") => qemu_main(),
         _ => ExitCode::from(stack::with_enough(command)),
     }
 }
