@@ -2,7 +2,7 @@
 //! each other, then QEMU's defaults.
 
 use crate::command_line::Given;
-use crate::configuration::{Character, Configuration, Network, NetworkKind, Share};
+use crate::configuration::{Character, Configuration, Network, NetworkKind, Restore, Share};
 use crate::key_values::KeyValues;
 use crate::options::Treatment;
 use crate::parts::drives::DriveEntry;
@@ -33,6 +33,8 @@ pub struct Builder {
     pub no_graphic: bool,
     /// The places of `-serial`; `None` is one without a port.
     pub serial: Vec<String>,
+    /// The bus, the target and the unit of each SCSI drive that names a target.
+    pub scsi_places: Vec<(String, u8, u16)>,
     /// Whether a monitor was named, so that there is none by default.
     pub has_monitor: bool,
     /// Whether every image is a snapshot.
@@ -92,6 +94,7 @@ impl Builder {
             "kernel" => self.set(|config| config.kernel = Some(value.into())),
             "append" => self.set(|config| config.append = value.into()),
             "initrd" => self.set(|config| config.initrd = Some(value.into())),
+            "smbios" => self.smbios(list(None)?),
             "fw_cfg" => self.firmware_file(list(Some("name"))?),
             "fda" | "fdb" | "hda" | "hdb" | "hdc" | "hdd" | "cdrom" => self.image(name, value),
             "drive" => self.drive(list(None)?),
@@ -123,7 +126,11 @@ impl Builder {
             "mon" => self.mon(list(Some("chardev"))?),
             "debugcon" => self.debugcon(value),
             "echr" => self.escape(value),
+            "gdb" => self.debugger(value),
+            "s" => self.debugger("tcp::1234"),
             "S" => self.set(|config| config.paused = true),
+            "loadvm" => self.set(|config| config.restore = Some(Restore::Tag(value.into()))),
+            "incoming" => self.incoming(value),
             "d" => self.log_items(value),
             "D" => self.set(|config| config.log_file = Some(value.into())),
             "pidfile" => self.set(|config| config.pid_file = Some(value.into())),
@@ -174,6 +181,7 @@ impl Builder {
         }
         self.consoles()?;
         self.finish_networks()?;
+        self.default_network();
         self.place_drives()?;
         self.check_characters()?;
         if self.config.append.is_empty() && self.config.kernel.is_none() {

@@ -65,8 +65,24 @@ pub enum Interface {
     IdeDisk,
     /// A CD-ROM drive at the IDE function.
     IdeCdRom,
+    /// A disk at the SCSI controller.
+    ScsiDisk,
+    /// A CD-ROM drive at the SCSI controller.
+    ScsiCdRom,
     /// A floppy drive.
     Floppy,
+}
+
+impl Interface {
+    /// Whether it is a drive for CD-ROMs.
+    pub const fn is_cd_rom(self) -> bool {
+        matches!(self, Self::IdeCdRom | Self::ScsiCdRom)
+    }
+
+    /// Whether it is at the SCSI controller.
+    pub const fn is_scsi(self) -> bool {
+        matches!(self, Self::ScsiDisk | Self::ScsiCdRom)
+    }
 }
 
 /// A drive with its image.
@@ -76,8 +92,11 @@ pub struct Drive {
     pub id: String,
     /// How the guest reaches it.
     pub interface: Interface,
-    /// Its place among the drives of its interface, if one was named: for IDE two for each channel.
+    /// Its place among the drives of its interface, if one was named: for IDE two for each channel; for
+    /// SCSI the number of the target.
     pub place: Option<usize>,
+    /// For SCSI the number of the unit in the target.
+    pub unit: u16,
     /// The image. `None` is an empty drive.
     pub file: Option<PathBuf>,
     /// The image's format. `None`: it is found out.
@@ -94,6 +113,26 @@ pub struct Drive {
     pub serial: String,
     /// The place in the order in which firmware boots.
     pub boot_index: Option<u64>,
+}
+
+impl Drive {
+    /// A drive without an image.
+    pub const fn empty(interface: Interface) -> Self {
+        Self {
+            id: String::new(),
+            interface,
+            place: None,
+            unit: 0,
+            file: None,
+            format: None,
+            readonly: interface.is_cd_rom(),
+            snapshot: false,
+            cache: Cache::Writeback,
+            discard: false,
+            serial: String::new(),
+            boot_index: None,
+        }
+    }
 }
 
 /// A forwarded port.
@@ -296,6 +335,46 @@ pub struct FirmwareFile {
     pub content: FirmwareText,
 }
 
+/// What a part of the machine says of itself. An empty text is unknown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Labels {
+    /// Who made it.
+    pub manufacturer: String,
+    /// The product, the number of a part, or the date of firmware.
+    pub product: String,
+    /// Which version of the product it is.
+    pub version: String,
+    /// The serial number.
+    pub serial: String,
+    /// The owner's number.
+    pub asset: String,
+    /// The number by which it is ordered.
+    pub sku: String,
+    /// The group of products.
+    pub family: String,
+    /// Where it is in the machine.
+    pub location: String,
+}
+
+/// What the machine says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Smbios {
+    /// What firmware says of itself.
+    pub firmware: Labels,
+    /// What the machine as a whole says of itself.
+    pub system: Labels,
+    /// The main board, if it is described.
+    pub board: Option<Labels>,
+    /// What encloses the machine.
+    pub chassis: Labels,
+    /// What the processor says of itself.
+    pub processor: Labels,
+    /// Each piece of memory.
+    pub memory: Labels,
+    /// Texts for the guest.
+    pub strings: Vec<FirmwareText>,
+}
+
 /// The time that the clock shows at the start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum RtcBase {
@@ -304,6 +383,15 @@ pub enum RtcBase {
     Utc,
     /// The present time of the host's time zone.
     Local,
+}
+
+/// What a machine continues from, instead of being switched on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Restore {
+    /// A snapshot with this name.
+    Tag(String),
+    /// A file that `migrate` has written.
+    File(PathBuf),
 }
 
 /// Where the screen is shown.
@@ -380,16 +468,22 @@ pub struct Configuration {
     pub characters: Vec<Character>,
     /// The serial ports.
     pub serial: Vec<SerialPort>,
+    /// The place of the printer at the parallel port.
+    pub parallel: Option<String>,
     /// The debug console.
     pub debug_console: Option<DebugConsole>,
     /// The ports of virtio consoles.
     pub ports: Vec<Port>,
+    /// Where a debugger connects.
+    pub debugger: Option<Place>,
     /// All monitors, in their order.
     pub monitors: Vec<Monitor>,
     /// The ports at which a write ends the machine.
     pub exit_port: Option<ExitPort>,
     /// Whether a panic that the guest reports ends the machine.
     pub panic_device: bool,
+    /// What the machine says of itself.
+    pub smbios: Smbios,
     /// Files for the guest.
     pub firmware_files: Vec<FirmwareFile>,
     /// The time that the clock shows at the start.
@@ -402,6 +496,8 @@ pub struct Configuration {
     pub no_shutdown: bool,
     /// Whether a panic of the guest ends the process with exit code 1.
     pub panic_fails: bool,
+    /// What the machine continues from.
+    pub restore: Option<Restore>,
     /// Whether the machine begins paused.
     pub paused: bool,
     /// The key that precedes commands to a shared terminal: the number of a character.
@@ -445,17 +541,21 @@ impl Default for Configuration {
             watchdog: false,
             characters: Vec::new(),
             serial: Vec::new(),
+            parallel: None,
             debug_console: None,
             ports: Vec::new(),
+            debugger: None,
             monitors: Vec::new(),
             exit_port: None,
             panic_device: false,
+            smbios: Smbios::default(),
             firmware_files: Vec::new(),
             rtc: RtcBase::Utc,
             display: Display::None,
             no_reboot: false,
             no_shutdown: false,
             panic_fails: false,
+            restore: None,
             paused: false,
             escape: 1,
             daemonize: false,

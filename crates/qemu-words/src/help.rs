@@ -115,12 +115,11 @@ fn devices() -> String {
     text
 }
 
-/// The properties of one device.
-fn properties_of(name: &str) -> Option<String> {
-    let device = crate::properties::find_device(name)?;
-    let mut text = format!("{name} options:\n");
-    let own: &[&str] = match device.names[0] {
+/// The properties of a device that make a difference.
+pub fn own_properties(name: &str) -> &'static [&'static str] {
+    match name {
         "virtio-blk-pci" | "ide-hd" | "ide-cd" => &["drive", "serial", "bootindex"],
+        "scsi-hd" | "scsi-cd" => &["drive", "scsi-id", "lun", "serial", "bootindex"],
         "virtio-net-pci" => &["netdev", "mac"],
         "virtconsole" | "virtserialport" => &["chardev", "name"],
         "isa-debug-exit" => &["iobase", "iosize"],
@@ -129,7 +128,14 @@ fn properties_of(name: &str) -> Option<String> {
         "floppy" => &["drive", "unit"],
         "vmgenid" => &["guid"],
         _ => &[],
-    };
+    }
+}
+
+/// The properties of one device.
+fn properties_of(name: &str) -> Option<String> {
+    let device = crate::properties::find_device(name)?;
+    let mut text = format!("{name} options:\n");
+    let own = own_properties(device.names[0]);
     for property in own.iter().chain(device.indifferent) {
         let _ = writeln!(text, "  {property}=<value>");
     }

@@ -19,6 +19,8 @@ mod build;
 mod command_line;
 mod config_file;
 mod configuration;
+#[cfg(test)]
+mod harness_lines;
 mod help;
 mod key_values;
 mod models;
@@ -32,9 +34,9 @@ mod refusal;
 pub use command_line::{Files, Given, parse};
 pub use configuration::{
     Backend, BootDevice, Cache, Character, Configuration, CpuFeature, DebugConsole, Display, Drive,
-    DriveFormat, ExitPort, FirmwareFile, FirmwareText, Forward, Interface, MachineKind, Monitor,
-    MonitorMode, Network, NetworkKind, Place, Port, Processor, RtcBase, Security, SerialPort,
-    Share,
+    DriveFormat, ExitPort, FirmwareFile, FirmwareText, Forward, Interface, Labels, MachineKind,
+    Monitor, MonitorMode, Network, NetworkKind, Place, Port, Processor, Restore, RtcBase, Security,
+    SerialPort, Share, Smbios,
 };
 pub use help::VERSION;
 pub use models::model_level;

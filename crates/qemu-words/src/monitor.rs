@@ -6,13 +6,19 @@
 //! ```
 
 mod commands;
+mod dump;
+mod fault;
 mod hmp;
+mod info;
+mod jobs;
 mod machine;
+mod objects;
+mod pages;
 mod qmp;
 mod queries;
 #[cfg(test)]
 mod tests;
 
 pub use hmp::Hmp;
-pub use machine::{Event, Machine, PictureForm, RunState};
+pub use machine::{Event, Job, Machine, Page, PictureForm, RunState, Tag};
 pub use qmp::Qmp;

@@ -9,3 +9,4 @@ mod monitors;
 mod networks;
 mod process;
 mod shares;
+mod smbios;

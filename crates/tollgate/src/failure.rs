@@ -44,10 +44,15 @@ pub fn set_name(name: &str) {
     let _ = NAME.set(name.to_owned());
 }
 
+/// Returns the program's name in messages.
+pub fn name() -> &'static str {
+    NAME.get().map_or("tollgate", String::as_str)
+}
+
 /// Writes `tollgate: message`, or another name of the program, to standard error as exactly one
 /// line.
 pub fn say(message: &str) {
-    let name = NAME.get().map_or("tollgate", String::as_str);
+    let name = name();
     // If standard error is closed, the message is lost.
     let _ = writeln!(std::io::stderr(), "{name}: {}", one_line(message));
 }

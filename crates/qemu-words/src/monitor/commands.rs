@@ -1,77 +1,52 @@
 //! The commands of QMP that order something. Those that ask are in `queries`.
 
+use super::fault::{Fault, NO_HOT_PLUG, NO_RESIZE};
 use super::hmp::Hmp;
+use super::jobs;
 use super::machine::{Event, Machine, PictureForm, RunState};
+use super::objects;
 use super::queries;
 use serde_json::{Value, json};
 
-/// Why a command failed: a class of QMP's, and one line.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
-    class: &'static str,
-    why: String,
-}
-
-impl Fault {
-    /// A failure of the most frequent class.
-    pub fn generic(why: impl Into<String>) -> Self {
-        Self {
-            class: "GenericError",
-            why: why.into(),
-        }
-    }
-
-    /// There is no such command, or not now.
-    pub fn no_command(why: impl Into<String>) -> Self {
-        Self {
-            class: "CommandNotFound",
-            why: why.into(),
-        }
-    }
-
-    /// There is no device or place with this name.
-    pub fn no_device(name: &str) -> Self {
-        Self {
-            class: "DeviceNotFound",
-            why: format!("Device '{name}' not found"),
-        }
-    }
-
-    /// The fault as QMP has it.
-    pub fn json(&self) -> Value {
-        json!({"class": self.class, "desc": self.why})
-    }
-}
-
-impl From<String> for Fault {
-    fn from(why: String) -> Self {
-        Self::generic(why)
-    }
-}
-
 /// The names of all commands.
 pub const NAMES: &[&str] = &[
+    "block_resize",
+    "blockdev-add",
     "blockdev-change-medium",
     "change",
     "cont",
+    "device-list-properties",
     "device_add",
     "device_del",
     "eject",
     "human-monitor-command",
     "input-send-event",
+    "job-dismiss",
+    "memsave",
     "migrate",
+    "netdev_add",
+    "object-add",
+    "pmemsave",
     "qmp_capabilities",
     "qom-get",
     "qom-list",
+    "qom-list-properties",
+    "qom-list-types",
+    "query-accelerators",
     "query-balloon",
     "query-block",
+    "query-blockstats",
     "query-chardev",
+    "query-command-line-options",
     "query-commands",
     "query-cpu-definitions",
     "query-cpus-fast",
+    "query-hotpluggable-cpus",
     "query-iothreads",
+    "query-jobs",
     "query-kvm",
     "query-machines",
+    "query-memory-devices",
     "query-memory-size-summary",
     "query-migrate",
     "query-name",
@@ -85,6 +60,9 @@ pub const NAMES: &[&str] = &[
     "ringbuf-read",
     "screendump",
     "send-key",
+    "snapshot-delete",
+    "snapshot-load",
+    "snapshot-save",
     "stop",
     "system_powerdown",
     "system_reset",
@@ -183,9 +161,31 @@ pub fn execute(name: &str, arguments: &Value, machine: &mut dyn Machine) -> Resu
             let line = given.required("command-line")?;
             return Ok(json!(Hmp::line(line, machine)));
         }
-        "device_add" | "device_del" => {
-            let why = "the machine's devices do not change while it runs";
-            return Err(Fault::generic(why));
+        "device_add" | "device_del" | "blockdev-add" | "netdev_add" | "object-add" => {
+            return Err(Fault::generic(NO_HOT_PLUG));
+        }
+        "block_resize" => return Err(Fault::generic(NO_RESIZE)),
+        "snapshot-save" | "snapshot-load" | "snapshot-delete" => {
+            jobs::snapshot(name, arguments, machine)?;
+        }
+        "query-jobs" => return Ok(jobs::query(machine)),
+        "job-dismiss" => jobs::dismiss(arguments, machine)?,
+        "qom-list" => return objects::list(given.required("path")?, machine.configuration()),
+        "qom-get" => {
+            let (path, property) = (given.required("path")?, given.required("property")?);
+            return objects::get(path, property, machine);
+        }
+        "qom-list-types" => return Ok(objects::types()),
+        "device-list-properties" | "qom-list-properties" => {
+            return objects::properties(given.required("typename")?);
+        }
+        "memsave" | "pmemsave" => {
+            let number = |key: &str| {
+                let value = arguments.get(key).and_then(Value::as_u64);
+                value.ok_or_else(|| Fault::generic(format!("Parameter '{key}' is missing")))
+            };
+            let (begin, size) = (number("val")?, number("size")?);
+            machine.write_memory(begin, size, name == "pmemsave", given.required("filename")?)?;
         }
         name => {
             return Err(Fault::no_command(format!(
@@ -245,7 +245,9 @@ fn send_events(arguments: &Value, machine: &mut dyn Machine) -> Result<(), Fault
     for event in events {
         let data = &event["data"];
         if event["type"] != "key" {
-            return Err(Fault::generic("events are keys here"));
+            return Err(Fault::generic(
+                "events are keys here: the mouse is not moved",
+            ));
         }
         let down = data["down"].as_bool();
         let down = down.ok_or_else(|| Fault::generic("Parameter 'down' is missing"))?;

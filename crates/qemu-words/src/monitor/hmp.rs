@@ -1,10 +1,11 @@
 //! HMP: lines that a person types, after the prompt "(qemu) ".
 
 use super::commands::{number_of, resume, stop};
-use super::machine::{Event, Machine, PictureForm, RunState};
-use crate::configuration::NetworkKind;
+use super::dump::dump;
+use super::info::{INFO, info};
+use super::jobs;
+use super::machine::{Event, Machine, PictureForm};
 use crate::help::VERSION;
-use std::fmt::Write;
 
 const PROMPT: &str = "(qemu) ";
 /// The longest line in bytes.
@@ -13,27 +14,21 @@ const MOST_BYTES: usize = 4096;
 const HELP: &str = "\
 change device file -- change a removable medium
 c|cont -- resume emulation
+delvm tag -- delete a VM snapshot from its tag
 eject [-f] device -- eject a removable medium
 help|? -- show the help
 info subcommand -- show various information about the system state
+loadvm tag -- restore a VM snapshot from its tag
+migrate file:path -- write the machine to a file
 q|quit -- quit the emulator
+savevm [tag] -- save a VM snapshot
 screendump filename -- save screen into a file
 sendkey keys -- send keys to the VM (e.g. 'sendkey ctrl-alt-f1')
 s|stop -- stop emulation
 system_powerdown -- send system power down event
 system_reset -- reset the system
-";
-
-const INFO: &str = "\
-info block -- show the block devices
-info chardev -- show the character devices
-info cpus -- show infos for each CPU
-info kvm -- show KVM information
-info name -- show the current VM name
-info network -- show the network state
-info status -- show the current VM status (running|paused)
-info uuid -- show the current VM UUID
-info version -- show the version of QEMU
+x /fmt addr -- virtual memory dump starting at 'addr'
+xp /fmt addr -- physical memory dump starting at 'addr'
 ";
 
 /// One person at a monitor.
@@ -137,9 +132,18 @@ impl Hmp {
                 medium(drive, None, !rest.is_empty(), machine)
             }
             ["change", drive, file, ..] => medium(drive, Some(file), false, machine),
-            ["savevm" | "loadvm" | "delvm", ..] => Err(
-                "snapshots are files: migrate \"file:PATH\" and 'tollgate run --restore'".into(),
-            ),
+            ["x", rest @ ..] => dump(rest, false, machine),
+            ["xp", rest @ ..] => dump(rest, true, machine),
+            ["savevm", tag] => machine.save_tag(tag).map(|()| String::new()),
+            ["savevm"] => machine
+                .save_tag(&jobs::unused_tag(machine))
+                .map(|()| String::new()),
+            ["loadvm", tag] => machine.load_tag(tag).map(|()| String::new()),
+            ["delvm", tag] => machine.delete_tag(tag).map(|()| String::new()),
+            ["block_resize", ..] => Err(super::fault::NO_RESIZE.into()),
+            ["device_add" | "device_del" | "drive_add" | "netdev_add", ..] => {
+                Err(super::fault::NO_HOT_PLUG.into())
+            }
             ["migrate", uri] => match uri.trim_matches('"').strip_prefix("file:") {
                 Some(path) => machine.save(path).map(|()| String::new()),
                 None => Err("a machine is written to a file: migrate file:PATH".into()),
@@ -161,73 +165,4 @@ fn medium(
     machine
         .change_medium(number, file, force)
         .map(|()| String::new())
-}
-
-fn info(what: &str, machine: &dyn Machine) -> Result<String, String> {
-    let config = machine.configuration();
-    let mut text = String::new();
-    match what {
-        "status" => {
-            let status = match machine.state() {
-                RunState::Running => "running".to_owned(),
-                RunState::Paused => "paused".to_owned(),
-                state => format!("paused ({})", state.name()),
-            };
-            let _ = writeln!(text, "VM status: {status}");
-        }
-        "version" => {
-            let (major, minor, micro) = VERSION;
-            let own = env!("CARGO_PKG_VERSION");
-            let _ = writeln!(text, "{major}.{minor}.{micro} (Tollgate {own})");
-        }
-        "name" => {
-            if let Some(name) = &config.name {
-                let _ = writeln!(text, "{name}");
-            }
-        }
-        "uuid" => {
-            let none = "00000000-0000-0000-0000-000000000000";
-            let _ = writeln!(text, "{}", config.uuid.as_deref().unwrap_or(none));
-        }
-        "kvm" => text += "kvm support: not compiled\n",
-        "cpus" => {
-            let _ = writeln!(text, "* CPU #0: thread_id={}", std::process::id());
-        }
-        "block" => {
-            for (drive, file) in config.drives.iter().zip(machine.media()) {
-                let _ = match file {
-                    Some(file) => {
-                        let format = match drive.format {
-                            Some(crate::DriveFormat::Qcow2) => "qcow2",
-                            _ => "raw",
-                        };
-                        let readonly = if drive.readonly { ", read-only" } else { "" };
-                        writeln!(text, "{}: {file} ({format}{readonly})", drive.id)
-                    }
-                    None => writeln!(text, "{}: [not inserted]", drive.id),
-                };
-            }
-        }
-        "chardev" => {
-            for (place, label) in config.characters.iter().zip(machine.labels()) {
-                let _ = writeln!(text, "{}: filename={label}", place.id);
-            }
-        }
-        "network" => {
-            for (number, network) in config.networks.iter().enumerate() {
-                let kind = match &network.kind {
-                    NetworkKind::User { .. } => "user",
-                    NetworkKind::Socket(_) => "stream",
-                    NetworkKind::Tap(_) => "tap",
-                    NetworkKind::Descriptor(_) => "fd",
-                };
-                let _ = writeln!(
-                    text,
-                    "virtio-net-pci.{number}: index=0,type=nic,model=virtio-net-pci\n \\ {kind}.{number}: index=0,type={kind}"
-                );
-            }
-        }
-        what => return Ok(format!("unknown command: 'info {what}'\n")),
-    }
-    Ok(text)
 }

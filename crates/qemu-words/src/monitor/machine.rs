@@ -29,7 +29,7 @@ impl RunState {
 }
 
 /// What happened to the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// It ends, or would without `-no-shutdown`: whether the guest did it, and the reason.
     Shutdown(bool, &'static str),
@@ -43,17 +43,19 @@ pub enum Event {
     Powerdown,
     /// The guest's kernel reported a panic.
     Panicked,
+    /// The job with this name is done.
+    JobConcluded(String),
 }
 
 impl Event {
     /// The event's name and data.
-    pub fn parts(self) -> (&'static str, Value) {
+    pub fn parts(&self) -> (&'static str, Value) {
         match self {
             Self::Shutdown(guest, reason) => {
                 ("SHUTDOWN", json!({"guest": guest, "reason": reason}))
             }
             Self::Reset(guest) => {
-                let reason = if guest {
+                let reason = if *guest {
                     "guest-reset"
                 } else {
                     "host-qmp-system-reset"
@@ -63,6 +65,10 @@ impl Event {
             Self::Stop => ("STOP", Value::Null),
             Self::Resume => ("RESUME", Value::Null),
             Self::Powerdown => ("POWERDOWN", Value::Null),
+            Self::JobConcluded(id) => (
+                "JOB_STATUS_CHANGE",
+                json!({"status": "concluded", "id": id}),
+            ),
             Self::Panicked => ("GUEST_PANICKED", json!({"action": "run"})),
         }
     }
@@ -75,6 +81,45 @@ pub enum PictureForm {
     Ppm,
     /// Portable network graphics.
     Png,
+}
+
+/// A page that the guest has mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// The linear address.
+    pub linear: u64,
+    /// The physical address.
+    pub physical: u64,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The entry that maps it.
+    pub entry: u64,
+    /// Whether all levels permit writes.
+    pub writable: bool,
+    /// Whether all levels permit accesses of programs.
+    pub user: bool,
+}
+
+/// A command that clients wait for, as it takes a while with QEMU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// The client's name for it.
+    pub id: String,
+    /// The name of the command.
+    pub kind: &'static str,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// A snapshot of the machine and its disks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tag {
+    /// The name that the client chose.
+    pub name: String,
+    /// The size of its files in bytes.
+    pub bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub seconds: u64,
 }
 
 /// What carries orders out. Errors are one line.
@@ -138,6 +183,65 @@ pub trait Machine {
     /// # Errors
     /// There is no such buffer.
     fn read_ring(&mut self, id: &str, count: usize) -> Result<Vec<u8>, String>;
+    /// The processor's registers, for people.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn registers(&mut self) -> Result<String, String>;
+    /// The value of a register; `None` if the processor has none of this name.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn register(&mut self, name: &str) -> Result<Option<u64>, String>;
+    /// Bytes of memory, as far as there is memory, by linear or physical addresses.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn memory(&mut self, address: u64, bytes: usize, physical: bool) -> Result<Vec<u8>, String>;
+    /// Writes bytes of memory to a file.
+    ///
+    /// # Errors
+    /// There is no memory in a part of the range, or the file cannot be written.
+    fn write_memory(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        physical: bool,
+        path: &str,
+    ) -> Result<(), String>;
+    /// The pages that the guest has mapped; `None` if it has no page tables.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn pages(&mut self) -> Result<Option<Vec<Page>>, String>;
+    /// The registers of the interrupt controllers, for people: those of the 8259 pair, or of the local
+    /// APIC.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn interrupts(&mut self, local: bool) -> Result<String, String>;
+    /// Keeps the machine and its disks under a name; what had this name is replaced.
+    ///
+    /// # Errors
+    /// They cannot be kept.
+    fn save_tag(&mut self, name: &str) -> Result<(), String>;
+    /// Puts the machine and its disks back to where they were.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or it is another machine's.
+    fn load_tag(&mut self, name: &str) -> Result<(), String>;
+    /// Deletes a snapshot.
+    ///
+    /// # Errors
+    /// There is no such snapshot.
+    fn delete_tag(&mut self, name: &str) -> Result<(), String>;
+    /// The snapshots that there are.
+    ///
+    /// # Errors
+    /// The machine has no disk whose snapshots are kept.
+    fn tags(&self) -> Result<Vec<Tag>, String>;
+    /// The jobs that no client has dismissed.
+    fn jobs(&mut self) -> &mut Vec<Job>;
     /// Reports an event to all monitors.
     fn tell(&mut self, event: Event);
 }

@@ -1,6 +1,7 @@
 //! QMP: JSON objects in, JSON objects out. A greeting, then capabilities, then commands.
 
-use super::commands::{self, Fault};
+use super::commands;
+use super::fault::Fault;
 use super::machine::{Event, Machine};
 use super::queries::version;
 use serde_json::{Value, json};
@@ -116,7 +117,7 @@ impl Qmp {
     }
 
     /// An event for the client, or nothing before it has negotiated capabilities.
-    pub fn event(&self, event: Event) -> Vec<u8> {
+    pub fn event(&self, event: &Event) -> Vec<u8> {
         if !self.is_ready {
             return Vec::new();
         }

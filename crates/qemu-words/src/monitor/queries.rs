@@ -1,7 +1,9 @@
 //! The commands of QMP that ask.
 
-use super::commands::{Fault, NAMES};
+use super::commands::NAMES;
+use super::fault::Fault;
 use super::machine::{Machine, RunState};
+use super::objects;
 use crate::configuration::{DriveFormat, Interface};
 use crate::help::VERSION;
 use crate::models::MODELS;
@@ -54,7 +56,15 @@ pub fn answer(name: &str, machine: &dyn Machine) -> Option<Result<Value, Fault>>
             let place = |(place, label): (&crate::Character, String)| json!({"label": place.id, "filename": label, "frontend-open": true});
             places.map(place).collect()
         }
-        "query-pci" => json!([{"bus": 0, "devices": []}]),
+        "query-pci" => objects::pci(config),
+        "query-accelerators" => json!({"enabled": "tcg", "present": ["tcg"]}),
+        "query-blockstats" => {
+            let drive = |drive: &crate::Drive| json!({"device": drive.id, "stats": {}});
+            config.drives.iter().map(drive).collect()
+        }
+        "query-hotpluggable-cpus" | "query-memory-devices" | "query-command-line-options" => {
+            json!([])
+        }
         "query-iothreads" => json!([]),
         "query-migrate" => json!({}),
         "query-memory-size-summary" => json!({"base-memory": config.memory_bytes}),
@@ -65,13 +75,6 @@ pub fn answer(name: &str, machine: &dyn Machine) -> Option<Result<Value, Fault>>
                 return Some(Err(Fault::generic(why)));
             }
         },
-        "qom-list" => json!([
-            {"name": "type", "type": "string"},
-            {"name": "machine", "type": "child<pc-machine>"},
-            {"name": "chardevs", "type": "child<container>"},
-            {"name": "objects", "type": "child<container>"},
-        ]),
-        "qom-get" => return Some(Err(Fault::generic("objects have no properties here"))),
         _ => return None,
     }))
 }
@@ -86,7 +89,10 @@ fn format_name(format: Option<DriveFormat>) -> &'static str {
 fn drives(machine: &dyn Machine) -> Value {
     let drives = machine.configuration().drives.iter().zip(machine.media());
     let described = drives.map(|(drive, file)| {
-        let is_removable = matches!(drive.interface, Interface::IdeCdRom | Interface::Floppy);
+        let is_removable = matches!(
+            drive.interface,
+            Interface::IdeCdRom | Interface::ScsiCdRom | Interface::Floppy
+        );
         let mut described = json!({
             "device": drive.id, "type": "unknown", "removable": is_removable, "locked": false,
         });

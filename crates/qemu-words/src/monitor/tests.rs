@@ -1,7 +1,7 @@
 //! Tests monitors with a machine that only notes what it is told.
 
 use super::*;
-use crate::configuration::{Cache, Configuration, Drive, Interface};
+use crate::configuration::{Configuration, Drive, Interface};
 use serde_json::{Value, json};
 
 struct Noted {
@@ -9,22 +9,16 @@ struct Noted {
     state: RunState,
     told: Vec<String>,
     events: Vec<Event>,
+    tags: Vec<String>,
+    jobs: Vec<Job>,
 }
 
 impl Noted {
     fn new() -> Self {
         let drive = Drive {
             id: "cd".into(),
-            interface: Interface::IdeCdRom,
-            place: None,
             file: Some("a.iso".into()),
-            format: None,
-            readonly: true,
-            snapshot: false,
-            cache: Cache::Writeback,
-            discard: false,
-            serial: String::new(),
-            boot_index: None,
+            ..Drive::empty(Interface::IdeCdRom)
         };
         Self {
             config: Configuration {
@@ -35,6 +29,8 @@ impl Noted {
             state: RunState::Running,
             told: Vec::new(),
             events: Vec::new(),
+            tags: Vec::new(),
+            jobs: Vec::new(),
         }
     }
 
@@ -112,6 +108,68 @@ impl Machine for Noted {
         Err(format!("no ring {id}"))
     }
 
+    fn registers(&mut self) -> Result<String, String> {
+        Ok("RIP=0000000000007c00\n".into())
+    }
+
+    fn register(&mut self, name: &str) -> Result<Option<u64>, String> {
+        Ok((name == "rip").then_some(0x7c00))
+    }
+
+    fn memory(&mut self, address: u64, bytes: usize, _physical: bool) -> Result<Vec<u8>, String> {
+        Ok((0..bytes)
+            .map(|place| (address as usize + place) as u8)
+            .collect())
+    }
+
+    fn write_memory(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        physical: bool,
+        path: &str,
+    ) -> Result<(), String> {
+        self.note(format!("memory {address:#x} {bytes} {physical} {path}"))
+    }
+
+    fn pages(&mut self) -> Result<Option<Vec<Page>>, String> {
+        Ok(None)
+    }
+
+    fn interrupts(&mut self, _local: bool) -> Result<String, String> {
+        Ok("pic0: irr=00\n".into())
+    }
+
+    fn save_tag(&mut self, name: &str) -> Result<(), String> {
+        self.tags.push(name.to_owned());
+        Ok(())
+    }
+
+    fn load_tag(&mut self, name: &str) -> Result<(), String> {
+        match self.tags.iter().any(|tag| tag == name) {
+            true => self.note(format!("load {name}")),
+            false => Err(format!("no snapshot '{name}'")),
+        }
+    }
+
+    fn delete_tag(&mut self, name: &str) -> Result<(), String> {
+        self.tags.retain(|tag| tag != name);
+        Ok(())
+    }
+
+    fn tags(&self) -> Result<Vec<Tag>, String> {
+        let tag = |name: &String| Tag {
+            name: name.clone(),
+            bytes: 1 << 20,
+            seconds: 0,
+        };
+        Ok(self.tags.iter().map(tag).collect())
+    }
+
+    fn jobs(&mut self) -> &mut Vec<Job> {
+        &mut self.jobs
+    }
+
     fn tell(&mut self, event: Event) {
         self.events.push(event);
     }
@@ -141,7 +199,7 @@ fn a_client_is_greeted_and_negotiates_before_it_orders() {
     let mut client = Qmp::new(false);
     let greeting: Value = serde_json::from_slice(&client.open()).unwrap();
     assert_eq!(greeting["QMP"]["version"]["qemu"]["major"], VERSION_MAJOR);
-    assert_eq!(client.event(Event::Stop), b"");
+    assert_eq!(client.event(&Event::Stop), b"");
     let early = answers(&mut client, r#"{"execute": "stop", "id": 1}"#, &mut machine);
     assert_eq!(early[0]["error"]["class"], "CommandNotFound");
     assert_eq!(early[0]["id"], 1);
@@ -224,7 +282,7 @@ fn orders_reach_the_machine() {
     assert_eq!(machine.told, told);
     let block = answers(&mut client, r#"{"execute": "query-block"}"#, &mut machine);
     assert_eq!(block[0]["return"][0]["inserted"]["file"], "a.iso");
-    let event: Value = serde_json::from_slice(&client.event(Event::Reset(true))).unwrap();
+    let event: Value = serde_json::from_slice(&client.event(&Event::Reset(true))).unwrap();
     assert_eq!(
         (&event["event"], &event["data"]["guest"]),
         (&json!("RESET"), &json!(true))
@@ -273,4 +331,61 @@ fn a_person_types_lines_after_a_prompt() {
     assert_eq!(Hmp::line("foo 1", &mut machine), "unknown command: 'foo'\n");
     assert!(Hmp::line("eject x", &mut machine).starts_with("Error: Device 'x'"));
     assert!(Hmp::line("info block", &mut machine).starts_with("cd: a.iso (raw, read-only)"));
+}
+
+#[test]
+fn memory_and_registers_are_shown() {
+    let mut machine = Noted::new();
+    let mut line = |text: &str| Hmp::line(text, &mut machine);
+    assert_eq!(line("info registers"), "RIP=0000000000007c00\n");
+    assert_eq!(
+        line("x /5xh $rip+0x10"),
+        "0000000000007c10: 0x1110 0x1312 0x1514 0x1716 0x1918\n"
+    );
+    assert_eq!(line("xp /2xb 0x10"), "0000000000000010: 0x10 0x11\n");
+    assert!(line("x /2i 0").starts_with("Error: "));
+    assert_eq!(line("x $foo"), "Error: unknown register: 'foo'\n");
+    assert_eq!(line("info mem"), "PG disabled\n");
+    assert_eq!(line("info pic"), "pic0: irr=00\n");
+    assert!(line("device_add e1000").contains("no PCI hot plug"));
+}
+
+#[test]
+fn snapshots_have_names_and_jobs() {
+    let mut machine = Noted::new();
+    assert_eq!(Hmp::line("savevm", &mut machine), "");
+    assert_eq!(Hmp::line("savevm b", &mut machine), "");
+    let list = Hmp::line("info snapshots", &mut machine);
+    assert!(
+        list.contains("vm-1 ") && list.contains("1970-01-01"),
+        "{list}"
+    );
+    let mut client = ready(&mut machine);
+    let job = |name: &str, tag: &str| {
+        format!(
+            r#"{{"execute": "{name}", "arguments": {{"job-id": "{name}-{tag}", "tag": "{tag}",
+                "vmstate": "d", "devices": ["d"]}}}}"#
+        )
+    };
+    for (name, tag) in [
+        ("snapshot-save", "c"),
+        ("snapshot-load", "x"),
+        ("snapshot-delete", "b"),
+    ] {
+        let answer = answers(&mut client, &job(name, tag), &mut machine);
+        assert_eq!(answer, [json!({"return": {}})]);
+    }
+    assert_eq!(machine.tags, ["vm-1", "c"]);
+    let answer = answers(&mut client, r#"{"execute": "query-jobs"}"#, &mut machine);
+    let jobs = answer[0]["return"].as_array().unwrap().clone();
+    assert_eq!(jobs[0].get("error"), None);
+    assert_eq!(jobs[1]["error"], "no snapshot 'x'");
+    let dismiss = r#"{"execute": "job-dismiss", "arguments": {"id": "snapshot-load-x"}}"#;
+    answers(&mut client, dismiss, &mut machine);
+    assert_eq!(machine.jobs.len(), 2);
+    assert!(
+        machine
+            .events
+            .contains(&Event::JobConcluded("snapshot-save-c".into()))
+    );
 }

@@ -24,7 +24,7 @@ pub const BLOCKS: &[Row] = &[
         &[],
         "file=file[,if=type]...",
         Partly,
-        "if=virtio, ide, floppy and none; raw and qcow2; snapshot, cache, discard, readonly, serial, media, index, bus, unit, id; throttling is refused; aio, werror, rerror, detect-zeroes, copy-on-read make no difference",
+        "if=virtio, ide, scsi, floppy and none; raw and qcow2; snapshot, cache, discard, readonly, serial, media, index, bus, unit, id; throttling is refused; aio, werror, rerror, detect-zeroes, copy-on-read make no difference",
     ),
     row("mtdblock", &[], "file", Refused, "there is no flash memory"),
     row("sd", &[], "file", Refused, "there is no SD card"),

@@ -116,13 +116,7 @@ pub const STANDARD: &[Row] = &[
         "the devices that `-device help` lists; others are refused by name",
     ),
     row("name", &[], "[guest=]name...", Done, ""),
-    row(
-        "uuid",
-        &[],
-        "uuid",
-        Partly,
-        "for monitors; the guest does not see it",
-    ),
+    row("uuid", &[], "uuid", Done, ""),
 ];
 
 pub const X86: &[Row] = &[
@@ -153,8 +147,8 @@ pub const X86: &[Row] = &[
         "smbios",
         &[],
         "type=n...",
-        Refused,
-        "there are no tables of SMBIOS",
+        Partly,
+        "types 0, 1, 2, 3, 4, 11 and 17; file= and other types are refused; bank, speeds, release and families make no difference",
     ),
 ];
 

@@ -181,23 +181,7 @@ impl Builder {
             },
             "pipe" => Backend::Pipe(path()?.into()),
             "ringbuf" => Backend::Ring(RING_BYTES as usize),
-            "unix" | "tcp" | "telnet" => {
-                let mut list = KeyValues::parse(rest, Some("address"))?;
-                let address = list.required("address")?;
-                if kind == "unix" {
-                    list.push("path", &address);
-                } else {
-                    let (host, port) = address.rsplit_once(':').ok_or("expected HOST:PORT")?;
-                    list.push("host", host);
-                    list.push("port", port);
-                }
-                if kind == "telnet" {
-                    list.push("telnet", "on");
-                }
-                let backend = socket(&mut list)?;
-                list.end()?;
-                backend
-            }
+            "unix" | "tcp" | "telnet" => self.socket_of(word)?,
             _ if word.starts_with('/') => Backend::Device(word.into()),
             "udp" | "braille" | "msmouse" | "websocket" | "con" | "COM" => {
                 return Err(format!("{kind}: this place for characters is not there").into());
@@ -213,6 +197,26 @@ impl Builder {
         Ok(Some((name.to_owned(), mux)))
     }
 
+    /// Reads the words for a socket, such as `unix:PATH,server,nowait` and `tcp:HOST:PORT`.
+    pub fn socket_of(&self, word: &str) -> Result<Backend, Refusal> {
+        let (kind, rest) = word.split_once(':').unwrap_or((word, ""));
+        let mut list = KeyValues::parse(rest, Some("address"))?;
+        let address = list.required("address")?;
+        if kind == "unix" {
+            list.push("path", &address);
+        } else {
+            let (host, port) = address.rsplit_once(':').ok_or("expected HOST:PORT")?;
+            list.push("host", host);
+            list.push("port", port);
+        }
+        if kind == "telnet" {
+            list.push("telnet", "on");
+        }
+        let backend = socket(&mut list)?;
+        list.end()?;
+        Ok(backend)
+    }
+
     /// Checks that each place that is named is there, and has one user unless it is shared.
     pub fn check_characters(&mut self) -> Result<(), Refusal> {
         let config = &self.config;
@@ -226,7 +230,9 @@ impl Builder {
             .debug_console
             .iter()
             .map(|console| &console.character);
-        let users: Vec<&String> = serial.chain(ports).chain(monitors).chain(debug).collect();
+        let printer = config.parallel.iter();
+        let consoles = serial.chain(printer).chain(debug);
+        let users: Vec<&String> = consoles.chain(ports).chain(monitors).collect();
         for id in &users {
             let character = self.character(id);
             let character = character

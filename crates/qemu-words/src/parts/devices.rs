@@ -9,8 +9,14 @@ use crate::refusal::Refusal;
 
 /// Reasons for devices that are not there, by the beginnings of their names.
 const MISSING: &[(&str, &str)] = &[
-    ("virtio-scsi", "there is no SCSI yet"),
-    ("scsi-", "there is no SCSI yet"),
+    ("scsi-block", "devices of the host are not passed on"),
+    ("scsi-generic", "devices of the host are not passed on"),
+    ("lsi", "the SCSI controller is virtio-scsi-pci"),
+    ("megasas", "the SCSI controller is virtio-scsi-pci"),
+    ("mptsas", "the SCSI controller is virtio-scsi-pci"),
+    ("pvscsi", "the SCSI controller is virtio-scsi-pci"),
+    ("am53c974", "the SCSI controller is virtio-scsi-pci"),
+    ("dc390", "the SCSI controller is virtio-scsi-pci"),
     ("vhost-user", "devices in other processes are not there"),
     (
         "vhost-vsock",
@@ -75,17 +81,33 @@ impl Builder {
                 let drive = self.drive_for_device(&mut list)?;
                 let mut drive = match (drive, interface) {
                     (Some(drive), _) => drive,
-                    (None, Interface::IdeCdRom) => self.empty(interface),
+                    (None, Interface::IdeCdRom) => Drive::empty(interface),
                     (None, _) => return Err("No drive specified".into()),
                 };
                 drive.place = place;
                 list.ignore(&["unit"]);
                 self.add_disk(drive, interface, &mut list)?;
             }
+            "scsi-hd" | "scsi-cd" => {
+                let interface = match known.names[0] {
+                    "scsi-hd" => Interface::ScsiDisk,
+                    _ => Interface::ScsiCdRom,
+                };
+                let (place, unit) = self.scsi_place(&mut list)?;
+                let drive = self.drive_for_device(&mut list)?;
+                let mut drive = match (drive, interface) {
+                    (Some(drive), _) => drive,
+                    (None, Interface::ScsiCdRom) => Drive::empty(interface),
+                    (None, _) => return Err("drive property not set".into()),
+                };
+                drive.place = place;
+                drive.unit = unit;
+                self.add_disk(drive, interface, &mut list)?;
+            }
             "floppy" => {
                 let unit = list.number("unit")?;
                 let drive = self.drive_for_device(&mut list)?;
-                let mut drive = drive.unwrap_or_else(|| self.empty(Interface::Floppy));
+                let mut drive = drive.unwrap_or_else(|| Drive::empty(Interface::Floppy));
                 drive.place = unit.map(|unit| usize::try_from(unit).unwrap_or(usize::MAX));
                 self.add_disk(drive, Interface::Floppy, &mut list)?;
             }
@@ -175,20 +197,25 @@ impl Builder {
         Ok(())
     }
 
-    fn empty(&self, interface: Interface) -> Drive {
-        Drive {
-            id: String::new(),
-            interface,
-            place: None,
-            file: None,
-            format: None,
-            readonly: interface == Interface::IdeCdRom,
-            snapshot: false,
-            cache: crate::Cache::Writeback,
-            discard: false,
-            serial: String::new(),
-            boot_index: None,
+    /// The target and the unit of a SCSI drive, which `scsi-id=` and `lun=` name. All controllers are
+    /// one: a drive whose place a drive of another controller has gets a free place.
+    fn scsi_place(&mut self, list: &mut KeyValues) -> Result<(Option<usize>, u16), Refusal> {
+        if list.number("channel")?.unwrap_or(0) != 0 {
+            return Err("channel: a controller has one channel, 0".into());
         }
+        let unit = list.number("lun")?.unwrap_or(0);
+        let unit = u16::try_from(unit).map_err(|_| "lun: at most 16383")?;
+        let Some(target) = list.number("scsi-id")? else {
+            return Ok((None, unit));
+        };
+        let target = u8::try_from(target).map_err(|_| "scsi-id: at most 255")?;
+        let bus = list.peek("bus").unwrap_or_default().to_owned();
+        let mut others = self.scsi_places.iter();
+        let is_taken = others.any(|(other, target_of_other, unit_of_other)| {
+            *other != bus && (*target_of_other, *unit_of_other) == (target, unit)
+        });
+        self.scsi_places.push((bus, target, unit));
+        Ok(((!is_taken).then_some(target.into()), unit))
     }
 
     fn add_disk(
@@ -198,7 +225,7 @@ impl Builder {
         list: &mut KeyValues,
     ) -> Result<(), Refusal> {
         drive.interface = interface;
-        drive.readonly |= interface == Interface::IdeCdRom;
+        drive.readonly |= interface.is_cd_rom();
         if let Some(serial) = list.take("serial") {
             drive.serial = serial;
         }

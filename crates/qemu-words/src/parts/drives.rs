@@ -106,17 +106,8 @@ fn format(name: &str) -> Result<DriveFormat, Refusal> {
 impl Builder {
     fn empty_drive(&self, interface: Interface) -> Drive {
         Drive {
-            id: String::new(),
-            interface,
-            place: None,
-            file: None,
-            format: None,
-            readonly: false,
             snapshot: self.snapshot,
-            cache: Cache::Writeback,
-            discard: false,
-            serial: String::new(),
-            boot_index: None,
+            ..Drive::empty(interface)
         }
     }
 
@@ -133,7 +124,6 @@ impl Builder {
         };
         let mut drive = self.empty_drive(interface);
         drive.place = Some(place);
-        drive.readonly = interface == Interface::IdeCdRom;
         drive.file = match file {
             "" => None,
             file => Some(path(file)?.into()),
@@ -165,7 +155,8 @@ impl Builder {
                 }
             }
             Some("pflash") => return Err("there is no flash memory; a ROM image is -bios".into()),
-            Some("scsi") => return Err("there is no SCSI yet".into()),
+            Some("scsi") if is_cd => Interface::ScsiCdRom,
+            Some("scsi") => Interface::ScsiDisk,
             Some(other) => return Err(format!("unsupported bus type '{other}'").into()),
         };
         // microvm has no IDE: its default is virtio.
@@ -204,7 +195,14 @@ impl Builder {
             drive.snapshot |= is_on;
         }
         image_of(&mut list, &mut drive)?;
-        drive.readonly |= drive.interface == Interface::IdeCdRom;
+        drive.readonly |= drive.interface.is_cd_rom();
+        if drive.interface.is_scsi() {
+            // Here the bus is another controller, which there is not, and the unit a target.
+            drive.place = drive
+                .place
+                .filter(|_| bus.is_none())
+                .or(unit.map(|it| it as usize));
+        }
         refuse_limits(&mut list)?;
         list.end()?;
         if drive.file.is_none() && drive.interface == Interface::Virtio && !is_waiting {
@@ -271,6 +269,8 @@ impl Builder {
                 Interface::Virtio => "virtio",
                 Interface::IdeDisk => "ide0-hd",
                 Interface::IdeCdRom => "ide1-cd",
+                Interface::ScsiDisk => "scsi0-hd",
+                Interface::ScsiCdRom => "scsi0-cd",
                 Interface::Floppy => "floppy",
             };
             let of_kind = self

@@ -1,7 +1,7 @@
 //! Serial ports, monitors and their defaults.
 
 use crate::build::Builder;
-use crate::configuration::{Monitor, MonitorMode};
+use crate::configuration::{Monitor, MonitorMode, Place};
 use crate::key_values::KeyValues;
 use crate::numbers;
 use crate::refusal::Refusal;
@@ -68,12 +68,38 @@ impl Builder {
         }
     }
 
+    /// `-gdb`.
+    pub fn debugger(&mut self, word: &str) -> Result<(), Refusal> {
+        self.config.debugger = match word.split_once(':') {
+            _ if matches!(word, "none" | "null") => None,
+            Some(("tcp" | "unix", _)) => {
+                let crate::Backend::Socket { place, .. } = self.socket_of(word)? else {
+                    return Err("expected tcp:[HOST]:PORT or unix:PATH".into());
+                };
+                Some(match place {
+                    // QEMU would listen on all addresses: each of them could read the whole guest.
+                    Place::Tcp(host, port) if host == "0.0.0.0" && word.starts_with("tcp::") => {
+                        Place::Tcp("127.0.0.1".into(), port)
+                    }
+                    place => place,
+                })
+            }
+            _ => return Err("expected tcp:[HOST]:PORT or unix:PATH".into()),
+        };
+        Ok(())
+    }
+
     /// `-parallel`.
     pub fn parallel(&mut self, word: &str) -> Result<(), Refusal> {
         match word {
             "none" | "null" | "vc" => Ok(()),
             word if word.starts_with("vc:") => Ok(()),
-            _ => Err("there is no parallel port".into()),
+            _ if self.config.parallel.is_some() => Err("the machine has one parallel port".into()),
+            word => {
+                let place = self.short(word, "parallel0")?;
+                self.config.parallel = place.map(|(character, _)| character);
+                Ok(())
+            }
         }
     }
 
@@ -117,7 +143,7 @@ impl Builder {
                 self.monitor("monitor", "stdio")?;
             }
         }
-        let ports = self.config.serial.iter().skip(1).flatten();
+        let ports = self.config.serial.iter().skip(2).flatten();
         let goes_somewhere = |id: &&String| {
             !matches!(
                 self.character(id).map(|it| &it.backend),
@@ -125,7 +151,7 @@ impl Builder {
             )
         };
         match ports.clone().any(|id| goes_somewhere(&id)) {
-            true => Err("-serial: the machine has one serial port".into()),
+            true => Err("-serial: the machine has two serial ports".into()),
             false => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! Networks: `-netdev`, `-nic` and `-net`.
 
 use crate::build::Builder;
-use crate::configuration::{Forward, Network, NetworkKind};
+use crate::configuration::{Forward, MachineKind, Network, NetworkKind};
 use crate::key_values::KeyValues;
 use crate::refusal::Refusal;
 use std::net::IpAddr;
@@ -172,6 +172,7 @@ fn descriptor(text: &str) -> Result<i32, Refusal> {
 impl Builder {
     /// `-netdev`.
     pub fn netdev(&mut self, mut list: KeyValues) -> Result<(), Refusal> {
+        self.has_network = true;
         let name = list.required("type")?;
         let id = list.required("id")?;
         let kind = kind(&name, &mut list)?;
@@ -193,6 +194,20 @@ impl Builder {
             None => self.warn("the network adapter is virtio-net-pci"),
         }
         list.ignore(&["name", "addr", "vectors", "netdev"]);
+    }
+
+    /// Gives a PC without a network option the user network that it has with QEMU.
+    pub fn default_network(&mut self) {
+        let is_pc = matches!(self.config.machine, MachineKind::Pc | MachineKind::Q35);
+        if is_pc && !self.no_defaults && !self.has_network {
+            self.config.networks.push(Network {
+                kind: NetworkKind::User {
+                    forwards: Vec::new(),
+                    restrict: false,
+                },
+                mac: None,
+            });
+        }
     }
 
     /// `-nic`.

@@ -1,7 +1,7 @@
 //! The process around the machine, its screen, its clock, and objects.
 
 use crate::build::Builder;
-use crate::configuration::{Display, RtcBase};
+use crate::configuration::{Display, Restore, RtcBase};
 use crate::key_values::KeyValues;
 use crate::refusal::Refusal;
 
@@ -101,6 +101,15 @@ impl Builder {
             }
             None => Ok(()),
         }
+    }
+
+    /// `-incoming`.
+    pub fn incoming(&mut self, place: &str) -> Result<(), Refusal> {
+        let path = place.strip_prefix("file:");
+        let path = path.filter(|path| !path.is_empty() && !path.contains(",offset="));
+        let path = path.ok_or("a machine is read from a file: file:PATH")?;
+        self.config.restore = Some(Restore::File(path.into()));
+        Ok(())
     }
 
     /// `-action`.

@@ -1,6 +1,6 @@
 //! The drives that firmware boots from, in the order of `bootindex`, as SeaBIOS reads it.
 
-use tollgate_machine::config::BootDevice;
+use tollgate_machine::config::{BootDevice, ScsiAddress, ScsiDrive};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_qemu_words::{Configuration, Drive, Interface};
 
@@ -27,16 +27,35 @@ pub fn kinds(config: &Configuration) -> Vec<BootDevice> {
 }
 
 /// The file with the paths of drives that have a `bootindex`, if any has.
-pub fn file(config: &Configuration, places: &[Option<String>]) -> Option<FwCfgFile> {
+///
+/// `ide` has the names of the drives at the places of the IDE function, and `scsi` the targets and
+/// units of the SCSI drives in their order.
+pub fn file(
+    config: &Configuration,
+    ide: &[Option<String>],
+    scsi: &[ScsiDrive],
+) -> Option<FwCfgFile> {
     let mut paths = Vec::new();
     let mut virtio = FIRST_VIRTIO..;
+    let mut scsi = scsi.iter().map(|drive| drive.address);
     for drive in &config.drives {
         let number = match drive.interface {
             Interface::Virtio => virtio.next().unwrap_or_default(),
+            Interface::ScsiDisk | Interface::ScsiCdRom => scsi_number(config),
             _ => 0,
         };
+        let address = match drive.interface.is_scsi() {
+            true => scsi.next(),
+            false => None,
+        };
         if let Some(index) = drive.boot_index {
-            paths.push((index, path(drive, number, places)));
+            let path = match address {
+                Some(ScsiAddress { target, lun }) => {
+                    format!("/pci@i0cf8/scsi@{number:x}/channel@0/disk@{target:x},{lun:x}")
+                }
+                None => path(drive, number, ide),
+            };
+            paths.push((index, path));
         }
     }
     if paths.is_empty() {
@@ -52,10 +71,20 @@ pub fn file(config: &Configuration, places: &[Option<String>]) -> Option<FwCfgFi
     })
 }
 
+/// The number of the SCSI controller on the PCI bus: it follows these virtio devices.
+fn scsi_number(config: &Configuration) -> usize {
+    let is_virtio = |drive: &&Drive| drive.interface == Interface::Virtio;
+    let drives = config.drives.iter().filter(is_virtio).count();
+    let others = usize::from(config.rng) + usize::from(config.balloon);
+    FIRST_VIRTIO + drives + config.networks.len() + others + config.shares.len()
+}
+
 /// The path of a drive in Open Firmware's form.
 fn path(drive: &Drive, number: usize, ide: &[Option<String>]) -> String {
     match drive.interface {
-        Interface::Virtio => format!("/pci@i0cf8/scsi@{number:x}/disk@0,0"),
+        Interface::Virtio | Interface::ScsiDisk | Interface::ScsiCdRom => {
+            format!("/pci@i0cf8/scsi@{number:x}/disk@0,0")
+        }
         Interface::Floppy => {
             format!(
                 "/pci@i0cf8/isa@1/fdc@03f0/floppy@{}",

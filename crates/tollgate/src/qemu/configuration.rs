@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
-    Cache, DriveOptions, Format, HostForward, IdeDrive, MacAddress, MemoryBackingChoice,
-    NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, RtcBase, SecurityModel, ShareOptions,
-    ShareProtocol, Transport, TripleFaultAction, UserOptions, VmConfig,
+    Cache, DebugPlaces, DriveOptions, Format, HostForward, IdeDrive, MacAddress,
+    MemoryBackingChoice, NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, PortRange,
+    RtcBase, ScsiAddress, ScsiDrive, ScsiKind, SecurityModel, ShareOptions, ShareProtocol,
+    Transport, TripleFaultAction, UserOptions, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm_handle::RemovableDrive;
@@ -16,6 +17,7 @@ use tollgate_qemu_words::{
 };
 
 use super::exit_code::failed;
+use super::smbios::smbios;
 use super::{boot_order, processor};
 use crate::failure::{Failure, say};
 use crate::{files, flags};
@@ -54,6 +56,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         boot_order: boot_order::kinds(config),
         ide_drives: ide.clone().map(|place| place.map(|(drive, _)| drive)),
         drives: of_kind(config, Interface::Virtio).map(options).collect(),
+        scsi_drives: scsi_drives(config)?,
         floppies: floppies(config)?,
         networks: config
             .networks
@@ -65,6 +68,10 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
             words::RtcBase::Utc => RtcBase::Universal,
             words::RtcBase::Local => RtcBase::Local,
         },
+        second_serial: matches!(config.serial.get(1), Some(Some(_))),
+        parallel: config.parallel.is_some(),
+        smbios: Some(smbios(config)?),
+        debug_ports: debug_ports(config),
         ..VmConfig::default()
     };
     flags::set_knobs(&mut machine);
@@ -96,7 +103,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         let names = ide.map(|place| place.map(|(_, id)| id));
         machine
             .fw_cfg_files
-            .extend(boot_order::file(config, &names));
+            .extend(boot_order::file(config, &names, &machine.scsi_drives));
     } else {
         check_readable(&machine.kernel, "-kernel")?;
     }
@@ -125,7 +132,7 @@ pub fn removable_drives(config: &Configuration) -> Vec<Option<RemovableDrive>> {
             let number = drive.place.or(next)?;
             Some(RemovableDrive::Floppy(u8::try_from(number).ok()?))
         }
-        Interface::Virtio | Interface::IdeDisk => None,
+        Interface::Virtio | Interface::IdeDisk | Interface::ScsiDisk | Interface::ScsiCdRom => None,
     });
     drives.collect()
 }
@@ -195,6 +202,50 @@ fn ide_places(config: &Configuration) -> Result<[NamedDrive; 4], Failure> {
         }
     }
     Ok(places)
+}
+
+/// The drives at the SCSI controller. A drive without a target gets the next free one.
+fn scsi_drives(config: &Configuration) -> Result<Vec<ScsiDrive>, Failure> {
+    let mut placed: Vec<ScsiDrive> = Vec::new();
+    for drive in config
+        .drives
+        .iter()
+        .filter(|drive| drive.interface.is_scsi())
+    {
+        let id = &drive.id;
+        let kind = match (&drive.file, drive.interface.is_cd_rom()) {
+            (Some(_), false) => ScsiKind::Disk(options(drive)),
+            (None, false) => return Err(failed(format!("drive {id}: it has no image"))),
+            (file, true) => ScsiKind::CdRom(file.as_ref().map(|_| options(drive))),
+        };
+        let is_named = |target: u8| {
+            let mut others = config.drives.iter().filter(|it| it.interface.is_scsi());
+            others.any(|other| other.place == Some(target.into()))
+        };
+        let is_placed = |address: &ScsiAddress| placed.iter().any(|it| it.address == *address);
+        let lun = drive.unit;
+        let mut addresses = (0..=u8::MAX).map(|target| ScsiAddress { target, lun });
+        let address = match drive.place {
+            Some(place) => addresses.find(|it| usize::from(it.target) == place && !is_placed(it)),
+            None => addresses.find(|it| !is_named(it.target) && !is_placed(it)),
+        };
+        let address =
+            address.ok_or_else(|| failed(format!("drive {id}: another drive is at its target")))?;
+        placed.push(ScsiDrive { address, kind });
+    }
+    Ok(placed)
+}
+
+/// The ports for debugging: those that were asked for. Firmware looks for a console at its own port.
+fn debug_ports(config: &Configuration) -> DebugPlaces {
+    let console = config.debug_console.as_ref();
+    DebugPlaces {
+        consoles: console.map(|console| console.port).into_iter().collect(),
+        exit: config.exit_port.map(|ports| PortRange {
+            first: ports.port,
+            last: ports.port.saturating_add(ports.count - 1),
+        }),
+    }
 }
 
 fn floppies(config: &Configuration) -> Result<Vec<Option<DriveOptions>>, Failure> {

@@ -17,7 +17,10 @@ mod exit_code;
 mod keys;
 mod orders;
 mod processor;
+mod registers;
 mod run;
+mod smbios;
+mod snapshots;
 
 use std::path::Path;
 use std::process::ExitCode;

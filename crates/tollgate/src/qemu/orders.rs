@@ -1,19 +1,22 @@
 //! Carries out what monitors are told, with a machine of Tollgate's.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tollgate_machine::devices::vga::screen::Picture;
+use tollgate_machine::inspection::{Addresses, Inspected, Inspection, MappedPage};
 use tollgate_machine::vm_handle::{
     AfterSnapshot, MediumChange, RemovableDrive, SnapshotOrder, State, VmHandle,
 };
 use tollgate_qemu_words::Configuration;
-use tollgate_qemu_words::monitor::{Event, Machine, PictureForm, RunState};
+use tollgate_qemu_words::monitor::{Event, Job, Machine, Page, PictureForm, RunState, Tag};
 
-use super::{configuration, keys};
+use super::snapshots::Store;
+use super::{configuration, keys, registers};
 use crate::control::screen::write_png;
 use crate::files;
 
@@ -41,6 +44,10 @@ pub struct Talk {
 struct Asked {
     reset: bool,
     quit: bool,
+    /// The name of the snapshot that the machine continues from.
+    load: Option<String>,
+    /// Why that was impossible, once it was tried.
+    loaded: Option<Result<(), String>>,
 }
 
 impl Talk {
@@ -53,6 +60,16 @@ impl Talk {
         std::mem::take(&mut self.asked().reset)
     }
 
+    /// The name of the snapshot that was asked for since the last call.
+    pub fn take_load(&self) -> Option<String> {
+        self.asked().load.take()
+    }
+
+    /// Reports whether the machine continues from the snapshot.
+    pub fn loaded(&self, result: Result<(), String>) {
+        self.asked().loaded = Some(result);
+    }
+
     /// Whether a monitor asked for the end.
     pub fn wants_quit(&self) -> bool {
         self.asked().quit
@@ -63,12 +80,12 @@ impl Talk {
     pub fn wait_while_off(&self, ends: impl Fn() -> bool) -> bool {
         self.is_shut_down.store(true, Ordering::Release);
         let mut asked = self.asked();
-        while !asked.reset && !asked.quit && !ends() {
+        while !asked.reset && !asked.quit && asked.load.is_none() && !ends() {
             let waited = self.changed.wait_timeout(asked, Duration::from_millis(100));
             asked = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         self.is_shut_down.store(false, Ordering::Release);
-        std::mem::take(&mut asked.reset)
+        std::mem::take(&mut asked.reset) || asked.load.is_some()
     }
 }
 
@@ -86,6 +103,7 @@ pub struct Orders {
     pub rings: Vec<(String, Ring)>,
     /// Events that monitors have not been told yet.
     pub events: Vec<Event>,
+    jobs: Vec<Job>,
 }
 
 impl Orders {
@@ -105,6 +123,7 @@ impl Orders {
             labels: Vec::new(),
             rings: Vec::new(),
             events: Vec::new(),
+            jobs: Vec::new(),
         }
     }
 }
@@ -144,8 +163,11 @@ impl Machine for Orders {
         if self.talk.is_shut_down.load(Ordering::Acquire) {
             return RunState::Shutdown;
         }
-        match self.handle.status().state {
-            _ if !self.has_run => RunState::Prelaunch,
+        let status = self.handle.status();
+        // A debugger may have let it run.
+        let has_run = self.has_run || status.exits > 0;
+        match status.state {
+            State::Starting | State::Paused if !has_run => RunState::Prelaunch,
             State::Paused => RunState::Paused,
             _ => RunState::Running,
         }
@@ -164,10 +186,14 @@ impl Machine for Orders {
         }
         self.has_run = true;
         self.handle.resume();
-        wait_for(PATIENCE, || {
+        let resumed = wait_for(PATIENCE, || {
             let state = self.handle.status().state;
             (state != State::Paused).then_some(())
-        })
+        });
+        match self.config.debugger {
+            Some(_) => resumed.map_err(|_| "a debugger has stopped the machine".into()),
+            None => resumed,
+        }
     }
 
     fn power_button(&mut self) {
@@ -237,13 +263,7 @@ impl Machine for Orders {
     }
 
     fn save(&mut self, path: &str) -> Result<(), String> {
-        let path = std::path::absolute(path).map_err(|error| error.to_string())?;
-        let request = self.handle.request_snapshot(SnapshotOrder::Write {
-            path,
-            base: None,
-            then: AfterSnapshot::Resume,
-        });
-        wait_for(SAVE_PATIENCE, || self.handle.snapshot_after(request))?
+        self.save_to(Path::new(path))
     }
 
     fn read_ring(&mut self, id: &str, count: usize) -> Result<Vec<u8>, String> {
@@ -256,12 +276,138 @@ impl Machine for Orders {
         Ok(ring.drain(..count).collect())
     }
 
+    fn registers(&mut self) -> Result<String, String> {
+        let seen = self.inspect(Inspection::default())?;
+        Ok(registers::text(&seen.cpu, seen.is_halted))
+    }
+
+    fn register(&mut self, name: &str) -> Result<Option<u64>, String> {
+        let seen = self.inspect(Inspection::default())?;
+        Ok(registers::value(&seen.cpu, name))
+    }
+
+    fn memory(&mut self, address: u64, bytes: usize, physical: bool) -> Result<Vec<u8>, String> {
+        let addresses = match physical {
+            true => Addresses::Physical,
+            false => Addresses::Linear,
+        };
+        let seen = self.inspect(Inspection {
+            memory: Some((addresses, address, bytes)),
+            ..Inspection::default()
+        })?;
+        Ok(seen.bytes)
+    }
+
+    fn write_memory(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        physical: bool,
+        path: &str,
+    ) -> Result<(), String> {
+        let refused = |error: std::io::Error| format!("{path}: {error}");
+        let mut file = std::fs::File::create(path).map_err(refused)?;
+        let mut done = 0;
+        while done < bytes {
+            let next = address.wrapping_add(done);
+            let piece = (bytes - done).min(1 << 20) as usize;
+            let read = self.memory(next, piece, physical)?;
+            if read.len() < piece {
+                let end = next.wrapping_add(read.len() as u64);
+                return Err(format!("there is no memory at {end:#x}"));
+            }
+            file.write_all(&read).map_err(refused)?;
+            done += piece as u64;
+        }
+        Ok(())
+    }
+
+    fn pages(&mut self) -> Result<Option<Vec<Page>>, String> {
+        let seen = self.inspect(Inspection {
+            pages: true,
+            ..Inspection::default()
+        })?;
+        let page = |page: &MappedPage| Page {
+            linear: page.linear,
+            physical: page.physical,
+            bytes: page.bytes,
+            entry: page.entry,
+            writable: page.writable,
+            user: page.user,
+        };
+        let pages = seen.pages.iter().map(page).collect();
+        Ok(seen.cpu.is_paging().then_some(pages))
+    }
+
+    fn interrupts(&mut self, local: bool) -> Result<String, String> {
+        let [pic, apic] = self.inspect(Inspection::default())?.interrupts;
+        Ok(if local { apic } else { pic })
+    }
+
+    fn save_tag(&mut self, name: &str) -> Result<(), String> {
+        let store = Store::of(&self.config)?;
+        let was_running = self.state() == RunState::Running;
+        self.stop()?;
+        let saved = store.save(name, |path| self.save_to(path));
+        if was_running {
+            self.resume()?;
+        }
+        saved
+    }
+
+    fn load_tag(&mut self, name: &str) -> Result<(), String> {
+        Store::of(&self.config)?.machine(name)?;
+        let is_paused = self.state() != RunState::Running;
+        let is_off = self.state() == RunState::Shutdown;
+        let mut asked = self.talk.asked();
+        (asked.load, asked.loaded) = (Some(name.to_owned()), None);
+        drop(asked);
+        self.talk.changed.notify_all();
+        if !is_off {
+            self.handle.quit();
+        }
+        wait_for(SAVE_PATIENCE, || self.talk.asked().loaded.take())??;
+        self.has_run = true;
+        match is_paused && !is_off {
+            true => self.stop(),
+            false => Ok(()),
+        }
+    }
+
+    fn delete_tag(&mut self, name: &str) -> Result<(), String> {
+        Store::of(&self.config)?.delete(name)
+    }
+
+    fn tags(&self) -> Result<Vec<Tag>, String> {
+        Ok(Store::of(&self.config)?.tags())
+    }
+
+    fn jobs(&mut self) -> &mut Vec<Job> {
+        &mut self.jobs
+    }
+
     fn tell(&mut self, event: Event) {
         self.events.push(event);
     }
 }
 
 impl Orders {
+    /// Writes the machine to a file.
+    fn save_to(&self, path: &Path) -> Result<(), String> {
+        let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+        let request = self.handle.request_snapshot(SnapshotOrder::Write {
+            path,
+            base: None,
+            then: AfterSnapshot::Resume,
+        });
+        wait_for(SAVE_PATIENCE, || self.handle.snapshot_after(request))?
+    }
+
+    fn inspect(&self, inspection: Inspection) -> Result<Inspected, String> {
+        let request = self.handle.request_inspection(inspection);
+        wait_for(PATIENCE, || self.handle.inspected_after(request))?
+    }
+
     fn offer(&self, keys: &[(tollgate_machine::board::input::Key, bool)]) -> Result<(), String> {
         match self.handle.keys(keys) {
             true => Ok(()),

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::debugger::Width;
+use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm::{RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 use tollgate_qemu_words::monitor::Event;
@@ -16,12 +18,14 @@ use super::configuration::configuration;
 use super::daemon;
 use super::exit_code::{self, failed};
 use super::orders::{Orders, Talk};
+use super::snapshots::Store;
 use crate::confinement::{self, Confinement};
 use crate::control::identity::Identity;
 use crate::control::run_time;
 use crate::doctor;
 use crate::event_loop::{EventLoop, Sources};
-use crate::failure::{Failure, say};
+use crate::failure::{self, Failure, say};
+use crate::gdb::{self, Gdb};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
 use crate::statistics::Reporter;
@@ -56,7 +60,15 @@ pub fn run(config: &Configuration) -> Result<u8, Failure> {
     machine
         .validate()
         .map_err(|error| failed(error.to_string()))?;
-    let vm = build(&machine, &ends, &handle)?;
+    let mut gdb = debugger(config)?;
+    let mut vm = match &config.restore {
+        None => build(&machine, &ends, &handle)?,
+        Some(words::Restore::File(path)) => restored(path, &mut machine, &ends, &handle)?,
+        Some(words::Restore::Tag(name)) => {
+            let store = Store::of(config).map_err(|why| failed(format!("-loadvm: {why}")))?;
+            load(&store, name, &mut machine, &ends, &handle)?
+        }
+    };
     if config.paused {
         // The processor's thread obeys before it runs guest code.
         handle.pause();
@@ -72,6 +84,9 @@ pub fn run(config: &Configuration) -> Result<u8, Failure> {
     let has_text = config.display == words::Display::Curses;
     let vnc = vnc(config, &handle)?;
     confinement::enter();
+    if let Some(gdb) = &mut gdb {
+        gdb.start(&mut vm, &handle, false)?;
+    }
     let sources = Sources {
         signals,
         keyboard: has_text.then(Keyboard::open).transpose()?,
@@ -143,8 +158,16 @@ impl Life<'_> {
                 // The guest goes on to its last messages and its reset.
                 continue;
             }
+            if let Some(name) = self.talk.take_load() {
+                vm = self.continue_from(&name, vm, machine)?;
+                continue;
+            }
             if !self.starts_again(&ending) {
                 return Ok((vm, ending));
+            }
+            if let Some(name) = self.talk.take_load() {
+                vm = self.continue_from(&name, vm, machine)?;
+                continue;
             }
             // The old machine's memory is freed before the new one's is allocated.
             machine.floppies.clone_from(&vm.config().floppies);
@@ -153,6 +176,19 @@ impl Life<'_> {
             vm = build(machine, self.ends, self.handle)?;
             vm.continue_past(past);
         }
+    }
+
+    /// Replaces the machine by a snapshot with this name.
+    fn continue_from(&self, name: &str, vm: Vm, machine: &mut VmConfig) -> Result<Vm, Failure> {
+        let store = Store::of(self.config).map_err(failed)?;
+        // The old machine has its images open until now.
+        drop(vm);
+        drop(self.handle.commands().take());
+        let loaded = load(&store, name, machine, self.ends, self.handle);
+        let told = loaded.as_ref().map(|_| ());
+        self.talk
+            .loaded(told.map_err(|failure| failure.message.clone()));
+        loaded
     }
 
     /// Reports how the machine ended. Returns whether it starts again.
@@ -207,10 +243,84 @@ impl Life<'_> {
     }
 }
 
+/// Makes the machine of a snapshot with this name, after its disks were put back.
+fn load(
+    store: &Store,
+    name: &str,
+    machine: &mut VmConfig,
+    ends: &GuestEnds,
+    handle: &VmHandle,
+) -> Result<Vm, Failure> {
+    let path = store.machine(name).map_err(failed)?;
+    store.put_images_back(name).map_err(failed)?;
+    restored(&path, machine, ends, handle)
+}
+
+/// Makes the machine that a file holds. It must be one of the same command line.
+fn restored(
+    path: &Path,
+    machine: &mut VmConfig,
+    ends: &GuestEnds,
+    handle: &VmHandle,
+) -> Result<Vm, Failure> {
+    let snapshot = SnapshotFile::open(path).map_err(|error| failed(error.to_string()))?;
+    let saved = &snapshot.description().config;
+    let devices = |config: &VmConfig| {
+        let ports: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
+        let shares: Vec<String> = config
+            .shares
+            .iter()
+            .map(|share| share.tag.clone())
+            .collect();
+        let counts = (config.networks.len(), config.virtio_devices());
+        (ports, shares, counts, config.memory_bytes)
+    };
+    if devices(saved) != devices(machine) {
+        let path = path.display();
+        return Err(failed(format!(
+            "'{path}' is a machine with other devices or memory than this command line's"
+        )));
+    }
+    *machine = VmConfig {
+        ports: machine.ports.clone(),
+        shares: machine.shares.clone(),
+        networks: machine.networks.clone(),
+        ..saved.clone()
+    };
+    let consoles = ends.consoles();
+    let consoles = consoles.map_err(|error| failed(format!("no descriptor: {error}")))?;
+    let vm = Vm::restored(snapshot, machine, consoles, handle);
+    connected(vm.map_err(|error| failed(error.to_string()))?, ends)
+}
+
 fn build(machine: &VmConfig, ends: &GuestEnds, handle: &VmHandle) -> Result<Vm, Failure> {
     let consoles = ends.consoles();
     let consoles = consoles.map_err(|error| failed(format!("no descriptor: {error}")))?;
-    Vm::build(machine, consoles, handle).map_err(|error| failed(error.to_string()))
+    let vm = Vm::build(machine, consoles, handle);
+    connected(vm.map_err(|error| failed(error.to_string()))?, ends)
+}
+
+/// A machine whose second serial port and printer are connected.
+fn connected(mut vm: Vm, ends: &GuestEnds) -> Result<Vm, Failure> {
+    let connected = ends.connect_others(&mut vm);
+    connected.map_err(|error| failed(format!("no descriptor: {error}")))?;
+    Ok(vm)
+}
+
+/// The socket on which a debugger is awaited. The program's name says which registers it has.
+fn debugger(config: &Configuration) -> Result<Option<Gdb>, Failure> {
+    let place = match &config.debugger {
+        None => return Ok(None),
+        Some(words::Place::Unix(path)) => format!("unix:{}", path.display()),
+        Some(words::Place::Tcp(host, port)) => format!("tcp:{host}:{port}"),
+        Some(words::Place::Descriptor(_)) => return Err(failed("-gdb: give a port or a path")),
+    };
+    let mut options = gdb::parse(&place).map_err(|why| failed(format!("-gdb {place}: {why}")))?;
+    if failure::name().ends_with("i386") {
+        options.width = Width::Bits32;
+    }
+    let bound = Gdb::bind(&options);
+    bound.map(Some).map_err(|failure| failed(failure.message))
 }
 
 /// The server for VNC viewers.

@@ -9,10 +9,10 @@ use crate::support::folder::Folder;
 use crate::support::{self, PATIENCE, tollgate};
 
 /// A client of the protocol.
-struct Gdb(UnixStream);
+pub struct Gdb(UnixStream);
 
 impl Gdb {
-    fn connect(path: &Path) -> Self {
+    pub fn connect(path: &Path) -> Self {
         let stream = support::eventually("a socket for gdb", || UnixStream::connect(path).ok());
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self(stream)
@@ -45,13 +45,13 @@ impl Gdb {
         body
     }
 
-    fn send(&mut self, body: &str) {
+    pub fn send(&mut self, body: &str) {
         let sum = body.bytes().fold(0u8, u8::wrapping_add);
         let packet = format!("${body}#{sum:02x}");
         self.0.write_all(packet.as_bytes()).unwrap();
     }
 
-    fn ask(&mut self, body: &str) -> String {
+    pub fn ask(&mut self, body: &str) -> String {
         self.send(body);
         self.receive()
     }
@@ -72,7 +72,7 @@ impl Gdb {
             .collect()
     }
 
-    fn pointer(&mut self) -> u64 {
+    pub fn pointer(&mut self) -> u64 {
         self.registers()[16]
     }
 }

@@ -57,6 +57,7 @@ mod program_names;
 mod public_kernels;
 mod python;
 mod qemu;
+mod qemu_dos;
 mod real_system;
 mod running;
 mod small_system;

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::gdb::Gdb;
 use crate::ide;
 use crate::support::folder::Folder;
 use crate::support::guests::fetched;
@@ -78,7 +79,8 @@ fn what_is_not_there_is_named_in_one_line() {
         (&["-machine", "virt"], "unsupported machine type"),
         (&["-device", "e1000"], "e1000"),
         (&["-device", "foo"], "'foo'"),
-        (&["-gdb", "tcp::1"], "-gdb: "),
+        (&["-gdb", "stdio"], "-gdb stdio: expected tcp:"),
+        (&["-device", "scsi-hd"], "scsi-hd: drive property not set"),
         (&["-drive", "file=a,foo=1"], "'foo'"),
         (
             &["-drive", "file=/none,if=virtio", "-kernel", "/none"],
@@ -126,9 +128,94 @@ fn a_disk_boots_from_firmware_and_ends_the_machine_with_its_code() {
         "-snapshot",
         "-serial",
         &serial,
+        "-device",
+        "isa-debug-exit,iobase=0xf4",
     ];
     assert_eq!(said(&words).0, Some(0x2a << 1 | 1));
     assert_eq!(std::fs::read_to_string(log).unwrap(), "from ATA\n");
+}
+
+/// Says that it runs, and writes 2Ah to port 502h.
+const EXIT: [u8; 14] = [
+    0xba, 0xf8, 0x03, // mov dx, 3f8h
+    0xb0, b'S', // mov al, 'S'
+    0xee, // out dx, al
+    0xba, 0x02, 0x05, // mov dx, 502h
+    0xb0, 0x2a, // mov al, 2ah
+    0xee, // out dx, al
+    0xeb, 0xfe, // jmp $
+];
+
+#[test]
+fn a_scsi_disk_boots_and_the_exit_port_is_where_it_was_asked_for() {
+    let folder = Folder::new();
+    let mut content = vec![0; 1 << 20];
+    content[..EXIT.len()].copy_from_slice(&EXIT);
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &content).display().to_string();
+    let [other, disc] = ["other.img", "disc.iso"].map(|name| {
+        let file = folder.file(name, &ide::disk());
+        file.display().to_string()
+    });
+    let words = [
+        "-nographic",
+        "-monitor",
+        "none",
+        "-device",
+        "virtio-scsi-pci,id=scsi0",
+        "-drive",
+        &format!("if=none,id=d,file={disk},format=raw"),
+        "-device",
+        "scsi-hd,bus=scsi0.0,drive=d,scsi-id=3,lun=1,bootindex=0",
+        "-drive",
+        &format!("if=scsi,media=cdrom,file={disc},format=raw"),
+        "-hda",
+        &other,
+        "-device",
+        "isa-debug-exit",
+    ];
+    let (code, text, errors) = said(&words);
+    assert_eq!(code, Some(0x2a << 1 | 1), "{text}{errors}");
+    assert!(text.ends_with('S'), "{text}{errors}");
+}
+
+#[test]
+fn a_debugger_lets_a_machine_go_that_was_started_stopped() {
+    let folder = Folder::new();
+    let mut content = vec![0; 1 << 20];
+    content[..EXIT.len()].copy_from_slice(&EXIT);
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &content).display().to_string();
+    let (gdb, qmp) = (folder.path("gdb"), folder.path("qmp"));
+    let mut command = qemu(&[
+        "-display",
+        "none",
+        "-hda",
+        &disk,
+        "-S",
+        "-device",
+        "isa-debug-exit",
+    ]);
+    command
+        .arg("-gdb")
+        .arg(format!("unix:{},server=on,wait=off", gdb.display()));
+    command
+        .arg("-qmp")
+        .arg(format!("unix:{},server,nowait", qmp.display()));
+    let mut child = command.spawn().unwrap();
+    let mut client = Qmp::new(&qmp);
+    let ask = |client: &mut Qmp| client.ask(json!({"execute": "query-status"}))["status"].clone();
+    assert_eq!(ask(&mut client), "prelaunch");
+    let mut gdb = Gdb::connect(&gdb);
+    assert_eq!(gdb.pointer(), 0xfff0);
+    gdb.ask("Z0,7c00,1");
+    assert_eq!(gdb.ask("c"), "S05");
+    assert_eq!(gdb.pointer(), 0x7c00);
+    // The answer to the debugger may precede the report of the pause.
+    eventually("the pause", || (ask(&mut client) == "paused").then_some(()));
+    gdb.ask("z0,7c00,1");
+    gdb.send("c");
+    assert_eq!(child.wait().unwrap().code(), Some(0x2a << 1 | 1));
 }
 
 #[test]
@@ -310,11 +397,11 @@ fn a_machine_in_the_background_has_a_number_and_a_socket() {
 }
 
 /// A client of QMP.
-struct Qmp(BufReader<UnixStream>);
+pub struct Qmp(BufReader<UnixStream>);
 
 impl Qmp {
     /// A client that has been greeted and has negotiated capabilities.
-    fn new(path: &Path) -> Self {
+    pub fn new(path: &Path) -> Self {
         let mut client = Self(BufReader::new(connected(path)));
         assert!(client.next()["QMP"]["version"]["qemu"]["major"].is_u64());
         client.ask(json!({"execute": "qmp_capabilities"}));
@@ -328,7 +415,7 @@ impl Qmp {
     }
 
     /// Sends a request and returns what is returned; events in between are dropped.
-    fn ask(&mut self, request: Value) -> Value {
+    pub fn ask(&mut self, request: Value) -> Value {
         write!(self.0.get_mut(), "{request}").unwrap();
         loop {
             let answer = self.next();
@@ -369,7 +456,20 @@ fn a_program_controls_a_machine_by_qmp() {
         &initrd,
         "-name",
         "example",
+        "-uuid",
+        "00112233-4455-6677-8899-aabbccddeeff",
+        "-smbios",
+        "type=1,serial=ds=nocloud;i=1",
+        "-smbios",
+        "type=11,value=io.systemd.credential:a=b",
     ]);
+    let dmi = |name: &str| format!("cat /sys/class/dmi/id/{name}");
+    assert_eq!(guest.shell(&dmi("sys_vendor")), "QEMU");
+    assert_eq!(guest.shell(&dmi("product_serial")), "ds=nocloud;i=1");
+    let uuid = guest.shell(&dmi("product_uuid"));
+    assert_eq!(uuid, "00112233-4455-6677-8899-aabbccddeeff");
+    let strings = guest.shell("cat /sys/firmware/dmi/entries/11-0/raw");
+    assert!(strings.contains("io.systemd.credential:a=b"), "{strings}");
     let mut client = Qmp::new(&socket);
     let status =
         |client: &mut Qmp| client.ask(json!({"execute": "query-status"}))["status"].clone();
@@ -443,4 +543,194 @@ fn a_person_switches_between_console_and_monitor() {
     assert_eq!(guest.shell("echo again"), "again");
     guest.type_bytes(b"\x01cquit\n");
     assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn a_snapshot_has_a_name_and_brings_back_the_machine_and_its_disk() {
+    let folder = Folder::new();
+    let disk = folder
+        .sparse_file("disk.img", 4 << 20)
+        .display()
+        .to_string();
+    let monitor = folder.path("monitor");
+    let (drive, initrd) = (
+        format!("file={disk},format=raw,if=virtio"),
+        modules(&folder),
+    );
+    let place = format!("unix:{},server=on,wait=off", monitor.display());
+    let words = [
+        "-nodefaults",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-initrd",
+        &initrd,
+        "-drive",
+        &drive,
+        "-qmp",
+        &place,
+    ];
+    let mut guest = linux(&words);
+    linux::load_modules(&mut guest);
+    let write = |text: &str| {
+        format!(
+            "echo {text} > /tmp/mark; echo {text} | dd of=/dev/vda conv=notrunc 2>/dev/null; sync"
+        )
+    };
+    let read = "cat /tmp/mark; echo 3 > /proc/sys/vm/drop_caches; head -n 1 /dev/vda";
+    guest.shell(&write("one"));
+    let mut client = Qmp::new(&monitor);
+    let human = |line: &str| {
+        let arguments = json!({"command-line": line});
+        json!({"execute": "human-monitor-command", "arguments": arguments})
+    };
+    assert_eq!(client.ask(human("savevm first")), "");
+    guest.shell(&write("two"));
+    assert_eq!(guest.shell(read), "two\ntwo");
+    let list = client.ask(human("info snapshots"));
+    assert!(list.as_str().unwrap().contains("first"), "{list}");
+    let absent = client.ask(human("loadvm second"));
+    assert_eq!(absent, "Error: there is no snapshot 'second'\n");
+    assert_eq!(client.ask(human("loadvm first")), "");
+    assert_eq!(guest.shell(read), "one\none");
+    guest.shell(&write("three"));
+    client.ask(json!({"execute": "quit"}));
+    assert_eq!(guest.end().code, Some(0));
+    // A new process continues there too.
+    let mut command = qemu(&words);
+    command.arg("-kernel").arg(fetched("debian-amd64/vmlinuz"));
+    command.args([
+        "-m",
+        "256",
+        "-append",
+        "console=ttyS0 quiet",
+        "-loadvm",
+        "first",
+    ]);
+    let mut guest = Session::over_pipes(command);
+    assert_eq!(guest.shell(read), "one\none");
+    let mut client = Qmp::new(&monitor);
+    assert_eq!(client.ask(human("delvm first")), "");
+    let list = client.ask(human("info snapshots"));
+    assert_eq!(list, "There is no snapshot available.\n");
+    client.ask(json!({"execute": "quit"}));
+    assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn a_monitor_shows_registers_memory_and_pages() {
+    let folder = Folder::new();
+    let monitor = folder.path("monitor");
+    let place = format!("unix:{},server=on,wait=off", monitor.display());
+    let mut content = vec![0; 1 << 20];
+    // hlt; jmp back
+    content[..4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &content).display().to_string();
+    let mut child = qemu(&["-display", "none", "-hda", &disk, "-qmp", &place])
+        .spawn()
+        .unwrap();
+    let mut client = Qmp::new(&monitor);
+    let mut human = |line: &str| {
+        let arguments = json!({"command-line": line});
+        let request = json!({"execute": "human-monitor-command", "arguments": arguments});
+        client.ask(request).as_str().unwrap().to_owned()
+    };
+    eventually("the boot sector", || {
+        human("info registers")
+            .contains("EIP=00007c02")
+            .then_some(())
+    });
+    assert_eq!(
+        human("x /4xb 0x7c00"),
+        "0000000000007c00: 0xfa 0xf4 0xeb 0xfd\n"
+    );
+    assert_eq!(human("xp /1xh $eip+0x1fc"), "0000000000007dfe: 0xaa55\n");
+    assert_eq!(human("info mem"), "PG disabled\n");
+    assert!(
+        human("info pic").contains("pic0: irr="),
+        "{}",
+        human("info pic")
+    );
+    assert!(human("info pci").contains("8086:7010"));
+    assert!(human("x 0xfff0000000").contains("Cannot access memory"));
+    client.ask(json!({"execute": "quit"}));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut guest = linux(&[
+        "-nodefaults",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-initrd",
+        &fetched(linux::initramfs(DEBIAN_AMD64))
+            .display()
+            .to_string(),
+        "-qmp",
+        &format!("unix:{},server=on,wait=off", folder.path("qmp").display()),
+    ]);
+    let mut client = Qmp::new(&folder.path("qmp"));
+    let line =
+        json!({"execute": "human-monitor-command", "arguments": {"command-line": "info mem"}});
+    let pages = client.ask(line).as_str().unwrap().to_owned();
+    assert!(
+        pages
+            .lines()
+            .any(|line| line.starts_with("ffffffff") && line.ends_with(" -rw"))
+    );
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+}
+
+/// Writes 'A' to COM1 and 'B' to COM2, prints 'C', echoes a byte of COM2 there, and ends the machine.
+const PORTS: [u8; 56] = [
+    0xba, 0xf8, 0x03, 0xb0, b'A', 0xee, // mov dx, 3f8h; mov al, 'A'; out dx, al
+    0xba, 0xf8, 0x02, 0xb0, b'B', 0xee, // mov dx, 2f8h; mov al, 'B'; out dx, al
+    0xba, 0x78, 0x03, 0xb0, b'C', 0xee, // mov dx, 378h; mov al, 'C'; out dx, al
+    0xba, 0x7a, 0x03, 0xb0, 0x0d, 0xee, // mov dx, 37ah; mov al, 0dh; out dx, al
+    0xb0, 0x0c, 0xee, // mov al, 0ch; out dx, al
+    0xba, 0xfd, 0x02, // mov dx, 2fdh
+    0xec, 0xa8, 0x01, 0x74, 0xfb, // in al, dx; test al, 1; jz in
+    0xba, 0xf8, 0x02, 0xec, 0xee, // mov dx, 2f8h; in al, dx; out dx, al
+    0xba, 0x01, 0x05, 0xb0, 0x2a, 0xee, // mov dx, 501h; mov al, 2ah; out dx, al
+    0xf4, 0xeb, 0xfd, // hlt; jmp hlt
+    0, 0, 0, 0, 0, 0, 0,
+];
+
+#[test]
+fn two_serial_ports_and_a_printer_have_places() {
+    let folder = Folder::new();
+    let mut content = vec![0; 1 << 20];
+    content[..PORTS.len()].copy_from_slice(&PORTS);
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &content).display().to_string();
+    let (first, printed, second) = (
+        in_folder(&folder, "first"),
+        in_folder(&folder, "printed"),
+        folder.path("second"),
+    );
+    let words = [
+        "-display",
+        "none",
+        "-hda",
+        &disk,
+        "-device",
+        "isa-debug-exit",
+        "-serial",
+        &format!("file:{first}"),
+        "-serial",
+        &format!("unix:{},server,nowait", second.display()),
+        "-parallel",
+        &format!("file:{printed}"),
+    ];
+    let mut child = qemu(&words).spawn().unwrap();
+    let mut client = connected(&second);
+    client.write_all(b"x").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0x2a << 1 | 1));
+    let mut text = Vec::new();
+    client.read_to_end(&mut text).unwrap();
+    assert!(text.ends_with(b"x"), "{text:?}");
+    assert!(std::fs::read_to_string(first).unwrap().ends_with('A'));
+    assert_eq!(std::fs::read_to_string(printed).unwrap(), "C");
 }

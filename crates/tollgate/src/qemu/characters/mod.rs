@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tollgate_confine::ThreadKind;
 use tollgate_host_facts::file_words::writing;
 use tollgate_machine::config::{OnLoss, PortOptions, PortTarget};
-use tollgate_machine::vm::Consoles;
+use tollgate_machine::vm::{Consoles, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 use tollgate_qemu_words::monitor::{Event, Hmp, Qmp};
 use tollgate_qemu_words::{Configuration, MonitorMode};
@@ -47,7 +47,9 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// The guest's ends, which the machine's devices use.
 pub struct GuestEnds {
-    serial: Option<UnixStream>,
+    /// Those of the first and the second serial port.
+    serial: [Option<UnixStream>; 2],
+    printer: Option<UnixStream>,
     debug: Option<UnixStream>,
     ports: Vec<Option<UnixStream>>,
 }
@@ -99,16 +101,24 @@ pub fn open(
         orders,
     };
     let refused = |error: io::Error| failed(format!("no descriptor for a console: {error}"));
-    let serial = config.serial.iter().flatten().next();
-    let serial = serial
-        .map(|id| characters.connect(id, Kind::Serial))
+    let mut serial = [None, None];
+    for (number, end) in serial.iter_mut().enumerate() {
+        if let Some(Some(id)) = config.serial.get(number) {
+            let connected = characters.connect(id, Kind::Serial(number));
+            *end = Some(connected.map_err(refused)?);
+        }
+    }
+    let printer = config.parallel.as_ref();
+    let printer = printer
+        .map(|id| characters.connect(id, Kind::Output))
         .transpose();
     let debug = config.debug_console.as_ref();
     let debug = debug
         .map(|it| characters.connect(&it.character, Kind::Output))
         .transpose();
     let ends = GuestEnds {
-        serial: serial.map_err(refused)?,
+        serial,
+        printer: printer.map_err(refused)?,
         debug: debug.map_err(refused)?,
         ports: config
             .ports
@@ -135,7 +145,7 @@ pub fn open(
 
 /// What uses a place.
 enum Kind {
-    Serial,
+    Serial(usize),
     Output,
     Port,
 }
@@ -147,7 +157,10 @@ impl Characters {
         ours.set_nonblocking(true)?;
         if let Some(place) = self.places.iter_mut().find(|place| place.id == id) {
             place.users.push(match kind {
-                Kind::Serial => User::serial(ours, self.handle.clone()),
+                Kind::Serial(0) => User::serial(ours, self.handle.clone(), VmHandle::serial_input),
+                Kind::Serial(_) => {
+                    User::serial(ours, self.handle.clone(), VmHandle::second_serial_input)
+                }
                 Kind::Output => User::output(ours),
                 Kind::Port => User::port(ours),
             });
@@ -209,7 +222,7 @@ impl Characters {
             let mut events = shared.events.lock().unwrap_or_else(PoisonError::into_inner);
             for event in self.orders.events.drain(..).chain(events.drain(..)) {
                 for place in &mut self.places {
-                    place.tell(event);
+                    place.tell(&event);
                 }
             }
             drop(events);
@@ -259,20 +272,31 @@ impl Drop for Running {
     }
 }
 
+/// What writes to an end, or to nothing.
+fn writer(end: &Option<UnixStream>) -> io::Result<Box<dyn Write + Send>> {
+    Ok(match end {
+        Some(stream) => Box::new(stream.try_clone()?),
+        None => Box::new(io::sink()),
+    })
+}
+
 impl GuestEnds {
+    /// Connects the second serial port and the printer of a machine.
+    ///
+    /// # Errors
+    /// The host gives no descriptor.
+    pub fn connect_others(&self, vm: &mut Vm) -> io::Result<()> {
+        vm.set_other_outputs(writer(&self.serial[1])?, writer(&self.printer)?);
+        Ok(())
+    }
+
     /// The consoles of a machine.
     ///
     /// # Errors
     /// The host gives no descriptor.
     pub fn consoles(&self) -> io::Result<Consoles> {
-        let writer = |end: &Option<UnixStream>| -> io::Result<Box<dyn Write + Send>> {
-            Ok(match end {
-                Some(stream) => Box::new(stream.try_clone()?),
-                None => Box::new(io::sink()),
-            })
-        };
         Ok(Consoles {
-            serial: writer(&self.serial)?,
+            serial: writer(&self.serial[0])?,
             debug: writer(&self.debug)?,
         })
     }

@@ -18,12 +18,15 @@ const MOST_WAITING: usize = 64 << 10;
 /// How many bytes wait for a user before no more are read.
 const MOST_INPUT: usize = 16 << 10;
 
+/// Hands a serial port bytes, and returns how many it takes.
+pub type Input = fn(&VmHandle, &[u8]) -> usize;
+
 /// Who uses a place: a device of the guest, at the other end of a pair of sockets, or a monitor.
 pub struct User {
     stream: Option<UnixStream>,
     monitor: Option<Session>,
     /// What the guest's input goes through, instead of the stream.
-    serial: Option<VmHandle>,
+    serial: Option<(VmHandle, Input)>,
     /// Whether the guest has input at all.
     has_input: bool,
     to_guest: VecDeque<u8>,
@@ -41,10 +44,10 @@ impl User {
         }
     }
 
-    /// The serial port, which gets its input through the handle.
-    pub fn serial(stream: UnixStream, handle: VmHandle) -> Self {
+    /// A serial port, which gets its input through the handle.
+    pub fn serial(stream: UnixStream, handle: VmHandle, input: Input) -> Self {
         Self {
-            serial: Some(handle),
+            serial: Some((handle, input)),
             ..Self::port(stream)
         }
     }
@@ -81,7 +84,7 @@ impl User {
             return;
         }
         let taken = match (&self.serial, &mut self.stream) {
-            (Some(handle), _) => handle.serial_input(first),
+            (Some((handle, input)), _) => input(handle, first),
             (None, Some(stream)) => match stream.write(first) {
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -203,7 +206,7 @@ impl Place {
     }
 
     /// Tells programs at monitors what happened.
-    pub fn tell(&mut self, event: Event) {
+    pub fn tell(&mut self, event: &Event) {
         let mut text = Vec::new();
         for user in &self.users {
             if let Some(Session::Control(qmp)) = &user.monitor {
