@@ -8,7 +8,7 @@ mod host_calls;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tollgate_native::{Exit, Placement, Rights, Settings, SpaceProcess, UserState};
+use tollgate_native::{Exit, Instruction, Placement, Rights, Settings, SpaceProcess, UserState};
 
 const HELP: &str = "\
 cargo bench -p tollgate-native --bench prices [-- --rounds N]
@@ -89,8 +89,9 @@ fn main() -> ExitCode {
         hand_over::measure(processors, spins, name, rounds);
     }
     for (processors, spins, name) in CASES {
-        leave_and_return(processors, spins, name, rounds);
+        leave_and_return(process(LEAVES, processors, spins), name, rounds);
     }
+    with_faults(rounds);
     unbound(rounds);
     mappings(rounds);
     starts(rounds.min(300));
@@ -105,9 +106,25 @@ const CASES: [(Processors, u32, &str); 4] = [
 ];
 
 const CODE: u64 = 0x40_0000;
+/// 1: SYSCALL; JMP 1b
+const LEAVES: &[u8] = &[0x0f, 0x05, 0xeb, 0xfc];
 
 /// A process with this code on the processors, and the state to begin with.
 fn process(code: &[u8], processors: Processors, spins: u32) -> (SpaceProcess, UserState) {
+    let settings = Settings {
+        spins,
+        placement: Placement::Free,
+        ..Settings::default()
+    };
+    process_with(code, processors, settings)
+}
+
+/// The same with these settings.
+fn process_with(
+    code: &[u8],
+    processors: Processors,
+    settings: Settings,
+) -> (SpaceProcess, UserState) {
     use std::os::unix::fs::FileExt;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let ram = rustix::fs::memfd_create("ram", flags).expect("a memfd");
@@ -115,11 +132,6 @@ fn process(code: &[u8], processors: Processors, spins: u32) -> (SpaceProcess, Us
     ram.set_len(1 << 20).expect("room");
     ram.write_all_at(code, 0).expect("a write");
     bind(usize::from(processors == Processors::Two));
-    let settings = Settings {
-        spins,
-        placement: Placement::Free,
-        ..Settings::default()
-    };
     let mut process = SpaceProcess::start(ram.as_fd(), settings).expect("a process");
     bind(0);
     process.map(CODE, 4096, 0, Rights::ReadExecute);
@@ -130,9 +142,11 @@ fn process(code: &[u8], processors: Processors, spins: u32) -> (SpaceProcess, Us
     (process, state)
 }
 
-fn leave_and_return(processors: Processors, spins: u32, name: &str, rounds: usize) {
-    // 1: syscall; jmp 1b
-    let (mut process, mut state) = process(&[0x0f, 0x05, 0xeb, 0xfc], processors, spins);
+fn leave_and_return(
+    (mut process, mut state): (SpaceProcess, UserState),
+    name: &str,
+    rounds: usize,
+) {
     let mut run = || match process.run(&mut state) {
         Ok(Exit::SystemCall(_)) => state.rip += 2,
         exit => panic!("{exit:?}"),
@@ -142,6 +156,26 @@ fn leave_and_return(processors: Processors, spins: u32, name: &str, rounds: usiz
     print(&format!("leave by a system call and return, {name}"), times);
 }
 
+/// Leaves and returns with instructions made to fault, which the host's kernel sets at each switch
+/// between two tasks.
+fn with_faults(rounds: usize) {
+    let (runs, faults) = (Instruction::Runs, Instruction::Faults);
+    let cases = [
+        ("CPUID faults", faults, runs),
+        ("RDTSC faults", runs, faults),
+        ("both fault", faults, faults),
+    ];
+    for (name, cpuid, time_stamp_counter) in cases {
+        let settings = Settings {
+            cpuid,
+            time_stamp_counter,
+            ..Settings::default()
+        };
+        let process = process_with(LEAVES, Processors::One, settings);
+        leave_and_return(process, &format!("one processor, {name}"), rounds);
+    }
+}
+
 /// Leaves and returns where the kernel chooses the processor of the calling thread.
 fn unbound(rounds: usize) {
     use std::os::unix::fs::FileExt;
@@ -149,9 +183,7 @@ fn unbound(rounds: usize) {
     let ram = rustix::fs::memfd_create("ram", flags).expect("a memfd");
     let ram = std::fs::File::from(ram);
     ram.set_len(4096).expect("room");
-    // 1: syscall; jmp 1b
-    ram.write_all_at(&[0x0f, 0x05, 0xeb, 0xfc], 0)
-        .expect("a write");
+    ram.write_all_at(LEAVES, 0).expect("a write");
     bind_to_all();
     for placement in [Placement::Free, Placement::WithCaller] {
         let settings = Settings {

@@ -7,7 +7,7 @@
 //! space returns to accesses by look-up, and must run longer than before to earn windows again. So
 //! no program loses more than a limited share of its time.
 
-use crate::memory::native_account::{NativeAccount, NativeWork};
+use crate::memory::native_account::{NativeAccount, NativePrices, NativeWork};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
@@ -335,9 +335,14 @@ impl Accounts {
     }
 
     /// Records that the loaded space's program is entered natively. `work` is what its process has
-    /// done since it began. Returns whether the program is translated from now on.
-    pub(crate) fn enters_native(&mut self, work: impl FnOnce() -> NativeWork) -> bool {
-        self.user_code == UserCode::Adaptive && self.adapts() && self.account().native.enters(work)
+    /// done since it began, and `prices` those of this host. Returns whether the program is translated from now on.
+    pub(crate) fn enters_native(
+        &mut self,
+        work: impl FnOnce() -> NativeWork,
+        prices: NativePrices,
+    ) -> bool {
+        let adapts = self.user_code == UserCode::Adaptive && self.adapts();
+        adapts && self.account().native.enters(work, prices)
     }
 
     /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.
@@ -459,7 +464,7 @@ mod tests {
         let mut work = NativeWork::default();
         let mut enter = || {
             work.entries += 1;
-            accounts.enters_native(|| work)
+            accounts.enters_native(|| work, NativePrices::default())
         };
         assert!((0..1000).any(|_| enter()), "it does nothing but enter");
         assert_ne!(accounts.access(), Access::PartlyNative);

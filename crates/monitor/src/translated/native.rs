@@ -22,6 +22,7 @@ pub(in crate::translated) mod registers;
 
 use self::code_pages::CodePages;
 use self::processes::Processes;
+use crate::memory::native_account::NativePrices;
 use tollgate_tlb::SpaceNumber;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::AccessKind;
@@ -37,6 +38,8 @@ pub(crate) struct Native {
     pub(in crate::translated) left_at: LeftAt,
     /// The page that a guest's kernel was last asked for by a page fault of a program.
     pub(in crate::translated) awaited: Option<Awaited>,
+    /// What entries of programs cost on this host.
+    pub(in crate::translated) prices: NativePrices,
     /// Counts since the start.
     pub(crate) counts: NativeCounts,
 }

@@ -12,6 +12,7 @@ use crate::execution::stop::VcpuStop;
 use crate::memory::windows::WindowsOf;
 use crate::translated::Translated;
 use std::sync::OnceLock;
+use std::time::Instant;
 use tollgate_emulate::descriptor_table::{accessed_segment, read_descriptor};
 use tollgate_emulate::segments::load_segment;
 use tollgate_engine::policy::access::Access;
@@ -26,6 +27,9 @@ use tollgate_x86::{Exception, LinearAddress, PhysicalAddress, SegmentRegister, S
 /// Error-code bits of a page fault.
 const WRITE: u32 = 1 << 1;
 const FETCH: u32 = 1 << 4;
+
+/// Entries of a program between two whose time is measured.
+const ENTRIES_BETWEEN_MEASURED: u64 = 8;
 
 /// Where this processor stores the vector registers in a signal frame.
 fn host_offsets() -> HostOffsets {
@@ -62,7 +66,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(program) = self.runner.native.processes.of(space).cloned() else {
             return Ok(false);
         };
-        if (self.runner.accounts).enters_native(|| locked(&program).work()) {
+        let prices = self.runner.native.prices;
+        if (self.runner.accounts).enters_native(|| locked(&program).work(), prices) {
             self.processor().follow_access_choice();
             // The mode is formed again first.
             return Ok(true);
@@ -137,10 +142,19 @@ impl<P: Platform> Running<'_, Translated, P> {
             number: process.number(),
             processor_time: nanoseconds_used,
         });
+        let measured = entries
+            .is_multiple_of(ENTRIES_BETWEEN_MEASURED)
+            .then(Instant::now);
         self.ledger.enter_guest();
         let exit = process.run_until(&mut state, self.pending);
         self.ledger.leave_guest();
         let exit = exit.ok()?;
+        if let Some(begun) = measured
+            && matches!(exit, Exit::SystemCall(_))
+        {
+            let took = begun.elapsed().as_nanos() as u64;
+            self.runner.native.prices.note(took);
+        }
         if matches!(exit, Exit::MappingFailed(_) | Exit::Died(_)) {
             return Some((exit, Selectors::default()));
         }

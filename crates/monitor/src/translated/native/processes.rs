@@ -38,8 +38,9 @@ impl std::fmt::Debug for Program {
 
 impl Program {
     fn start(ram: BorrowedFd<'_>) -> io::Result<Self> {
+        // CPUID is left to run, and pages that hold it are translated: the kernel would set whether it
+        // faults at each switch between two tasks, and in a virtual machine that may be an exit.
         let settings = Settings {
-            cpuid: Instruction::Faults,
             time_stamp_counter: Instruction::Faults,
             ..Settings::default()
         };
