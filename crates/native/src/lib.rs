@@ -51,7 +51,7 @@ pub use exit::{Death, Exit, SystemCall};
 pub use image::Instruction;
 pub use kicker::Kicker;
 pub use mapping::{Cause, Command, MappingError, Rights};
-pub use probe::{Refusal, probe};
+pub use probe::{Offer, Refusal, probe};
 pub use process::SpaceProcess;
 pub use processor_time::nanoseconds_used;
 pub use settings::{Facts, Placement, Settings};

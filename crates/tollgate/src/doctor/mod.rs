@@ -8,6 +8,7 @@ mod check;
 mod kernel;
 mod kvm;
 mod memory;
+mod native;
 mod processor;
 
 use std::os::fd::AsFd;
@@ -41,6 +42,7 @@ fn all() -> Vec<Check> {
     checks.extend(processor::optional());
     checks.extend(kernel::optional());
     checks.extend(memory::optional());
+    checks.push(native::optional());
     checks.push(kvm::optional());
     checks
 }
