@@ -7,7 +7,10 @@
 //! space returns to accesses by look-up, and must run longer than before to earn windows again. So
 //! no program loses more than a limited share of its time.
 
-use crate::memory::native_account::{NativeAccount, NativePrices, NativeWork};
+mod native_programs;
+
+use self::native_programs::NotNative;
+use crate::memory::native_account::NativeAccount;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
@@ -158,6 +161,8 @@ pub(crate) struct Accounts {
     choice: MemoryAccess,
     /// How programs run.
     user_code: UserCode,
+    /// Programs that did not gain by running natively.
+    not_native: NotNative,
     /// The form of direct access for programs that use common parts.
     anchored: Access,
     accounts: FxHashMap<u64, Account>,
@@ -180,6 +185,7 @@ impl Accounts {
         Self {
             choice,
             user_code: UserCode::Translated,
+            not_native: NotNative::default(),
             anchored: match are_anchors {
                 true => Access::Anchored,
                 false => Access::Direct,
@@ -328,23 +334,6 @@ impl Accounts {
         self.account().earns()
     }
 
-    /// Records that the loaded space's program is running translated. Returns whether it runs
-    /// natively from now on. [`Self::earns`] has counted the time.
-    pub(crate) fn earns_native(&mut self) -> bool {
-        self.user_code == UserCode::Adaptive && self.adapts() && self.account().native.earns()
-    }
-
-    /// Records that the loaded space's program is entered natively. `work` is what its process has
-    /// done since it began, and `prices` those of this host. Returns whether the program is translated from now on.
-    pub(crate) fn enters_native(
-        &mut self,
-        work: impl FnOnce() -> NativeWork,
-        prices: NativePrices,
-    ) -> bool {
-        let adapts = self.user_code == UserCode::Adaptive && self.adapts();
-        adapts && self.account().native.enters(work, prices)
-    }
-
     /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.
     /// Returns whether the space loses them.
     pub(crate) fn spend(&mut self, cost: u64, now: Moment) -> bool {
@@ -353,14 +342,6 @@ impl Accounts {
         }
         self.add(now);
         self.account().spend(cost)
-    }
-
-    /// Notes that programs cannot run natively after all.
-    pub(crate) fn refuse_native(&mut self) {
-        self.user_code = UserCode::Translated;
-        for account in self.accounts.values_mut() {
-            account.native.refuse();
-        }
     }
 
     /// Resets the account of the loaded space, which turned out to be a different space from the
@@ -447,27 +428,6 @@ mod tests {
         assert!(accounts.earns(at(40 * MS)));
         // A long running time pays for a high cost.
         assert!(!accounts.spend(200 * MS, at(1040 * MS)));
-    }
-
-    #[test]
-    fn a_space_runs_natively_once_it_has_run_translated() {
-        let mut accounts = adaptive().with_user_code(UserCode::Adaptive);
-        accounts.load(1, true, at(0));
-        accounts.earns(at(5 * MS));
-        assert!(!accounts.earns_native());
-        accounts.earns(at(6 * MS));
-        assert!(accounts.earns_native());
-        assert_eq!(accounts.access(), Access::PartlyNative);
-        accounts.load(2, true, at(7 * MS));
-        assert_ne!(accounts.access(), Access::PartlyNative);
-        accounts.load(1, true, at(8 * MS));
-        let mut work = NativeWork::default();
-        let mut enter = || {
-            work.entries += 1;
-            accounts.enters_native(|| work, NativePrices::default())
-        };
-        assert!((0..1000).any(|_| enter()), "it does nothing but enter");
-        assert_ne!(accounts.access(), Access::PartlyNative);
     }
 
     #[test]

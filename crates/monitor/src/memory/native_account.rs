@@ -4,8 +4,10 @@
 //! several times that, and loops that translate well a tenth. It pays for each entry, with the exit that
 //! follows it, and for each page that its process is given; what these cost depends on the host, and is
 //! measured ([`NativePrices`]). What it has saved and has not paid yet is its *balance*. A trial begins with
-//! an advance, and ends when the balance is used up. So a program that does not gain loses no more
-//! than the advances, which become rarer with each failure.
+//! an advance, and ends when the balance is used up, or earlier if the program leaves all the time although
+//! it has its pages. So a program that does not gain loses no more than the advances, which become rarer with
+//! each failure. While a program causes page faults in quick succession, as most do when they start, no trial
+//! begins: a page fault costs several times as much natively.
 
 /// Nanoseconds that a space must run translated before its first trial.
 const FIRST_AFTER: u64 = 6_000_000;
@@ -20,6 +22,15 @@ const AFTER_AT_MOST: u64 = 2_000_000_000;
 const FIRST_ADVANCE: i64 = 1_200_000;
 /// Nanoseconds that a later trial may cost.
 const LATER_ADVANCE: i64 = 400_000;
+/// Nanoseconds that must lie between two of its page faults before a trial begins, on average.
+const FAULTS_APART: u64 = 70_000;
+/// Nanoseconds after which that is judged.
+const JUDGED_AFTER: u64 = 1_000_000;
+/// Looks in succession, at each of which a program had left more often than it gained by, and seldom for a
+/// page, after which a trial ends.
+const MOST_STRIKES: u32 = 3;
+/// The balance, in nanoseconds, of a trial that has succeeded.
+const SUCCESS: i64 = 3_000_000;
 /// Upper limit for the balance, in nanoseconds: what a program has saved long ago does not pay for
 /// what it does now.
 const BALANCE_AT_MOST: i64 = 20_000_000;
@@ -117,7 +128,18 @@ pub(super) struct NativeAccount {
     /// Nanoseconds that it must run translated before the next one.
     after: u64,
     advance: i64,
+    /// What happened since it was last judged whether page faults are rare enough.
+    recent: Recent,
+    /// The program that was tried last, whatever its number means.
+    program: Option<u64>,
     trial: Option<Trial>,
+}
+
+/// What a space's programs have done translated for a while.
+#[derive(Clone, Copy, Default, Debug)]
+struct Recent {
+    nanoseconds: u64,
+    page_faults: u64,
 }
 
 /// A time in which a space's programs run natively.
@@ -128,6 +150,8 @@ struct Trial {
     before: Option<NativeWork>,
     /// Entries since then.
     entries: u32,
+    /// Looks in succession at which it had left too often.
+    strikes: u32,
 }
 
 impl NativeAccount {
@@ -135,6 +159,11 @@ impl NativeAccount {
         translated: 0,
         after: FIRST_AFTER,
         advance: FIRST_ADVANCE,
+        recent: Recent {
+            nanoseconds: 0,
+            page_faults: 0,
+        },
+        program: None,
         trial: None,
     };
 
@@ -147,20 +176,49 @@ impl NativeAccount {
     pub(super) fn ran_translated(&mut self, nanoseconds: u64) {
         if self.trial.is_none() {
             self.translated = self.translated.saturating_add(nanoseconds);
+            self.recent.nanoseconds = self.recent.nanoseconds.saturating_add(nanoseconds);
         }
     }
 
-    /// Begins a trial if the space has earned one. Returns whether it did.
+    /// Notes a page fault of the space's programs, which the guest's kernel handles.
+    pub(super) fn page_faulted(&mut self) {
+        self.recent.page_faults += 1;
+    }
+
+    /// Whether the space has earned a trial.
     pub(super) fn earns(&mut self) -> bool {
-        let earns = self.trial.is_none() && self.translated >= self.after;
-        if earns {
-            self.trial = Some(Trial {
-                balance: self.advance,
-                before: None,
-                entries: 0,
-            });
+        let is_due = self.trial.is_none() && self.translated >= self.after;
+        if !is_due || self.recent.nanoseconds < JUDGED_AFTER {
+            return false;
         }
-        earns
+        let recent = std::mem::take(&mut self.recent);
+        recent.page_faults.saturating_mul(FAULTS_APART) <= recent.nanoseconds
+    }
+
+    /// Whether no trial has failed yet.
+    pub(super) const fn is_first(&self) -> bool {
+        self.advance == FIRST_ADVANCE
+    }
+
+    /// The program of the last trial.
+    pub(super) const fn program(&self) -> Option<u64> {
+        self.program
+    }
+
+    /// Begins a trial of a program.
+    pub(super) fn begin(&mut self, program: Option<u64>) {
+        self.program = program;
+        self.trial = Some(Trial {
+            balance: self.advance,
+            before: None,
+            entries: 0,
+            strikes: 0,
+        });
+    }
+
+    /// Whether the space's programs gain by running natively, as far as this trial has shown.
+    pub(super) fn gains(&self) -> bool {
+        self.trial.is_some_and(|trial| trial.balance > SUCCESS)
     }
 
     /// Follows an entry of the space's programs, which have done `work` since their process began, on
@@ -179,19 +237,23 @@ impl NativeAccount {
             return false;
         }
         let work = work();
-        let gain = work
-            .since(trial.before.replace(work).unwrap_or(work))
-            .gain(prices);
+        let since = work.since(trial.before.replace(work).unwrap_or(work));
+        let gain = since.gain(prices);
         trial.balance = trial.balance.saturating_add(gain).min(BALANCE_AT_MOST);
-        if trial.balance >= 0 {
-            return false;
+        let is_strike = gain < 0 && since.pages * 4 < since.entries;
+        trial.strikes = if is_strike { trial.strikes + 1 } else { 0 };
+        // What was saved before pays for such times too.
+        let has_failed = trial.strikes >= MOST_STRIKES && trial.balance <= self.advance;
+        let pays = trial.balance >= 0 && !has_failed;
+        if !pays {
+            self.fail();
         }
-        self.fail();
-        true
+        !pays
     }
 
-    fn fail(&mut self) {
-        let after = match self.advance == FIRST_ADVANCE {
+    /// Has the space run translated for longer before its next trial.
+    pub(super) fn fail(&mut self) {
+        let after = match self.is_first() {
             true => SECOND_AFTER,
             false => (self.after * LONGER.0 / LONGER.1).min(AFTER_AT_MOST),
         };
@@ -199,6 +261,8 @@ impl NativeAccount {
             translated: 0,
             after,
             advance: LATER_ADVANCE,
+            recent: Recent::default(),
+            program: self.program,
             trial: None,
         };
     }
@@ -221,7 +285,8 @@ mod tests {
         assert!(!account.earns());
         account.ran_translated(MS);
         assert!(account.earns());
-        assert!(account.is_native());
+        account.begin(None);
+        assert!(account.is_native() && account.is_first() && !account.gains());
         account
     }
 
@@ -252,16 +317,14 @@ mod tests {
         let mut account = on_trial();
         let mut work = NativeWork::default();
         let left = enter(&mut account, &mut work, 100_000, 3_000).expect("too many entries");
-        let lost = left * (9_300 - 283);
-        assert!(
-            (1_200_000..1_200_000 + 32 * 9_017).contains(&lost),
-            "{lost}"
-        );
+        assert_eq!(left, 3 * 32 + 1);
+        assert!(left * 9_017 < 1_200_000, "the advance");
         assert!(!account.is_native());
         account.ran_translated(39 * MS);
         assert!(!account.earns(), "the second trial is dearer");
         account.ran_translated(MS);
         assert!(account.earns());
+        account.begin(None);
         let left = enter(&mut account, &mut work, 100_000, 3_000).expect("too many entries");
         assert!(left * 9_017 < 800_000, "{left}");
         account.ran_translated(59 * MS);
@@ -271,10 +334,43 @@ mod tests {
     }
 
     #[test]
+    fn no_trial_begins_while_page_faults_are_dense() {
+        let mut account = NativeAccount::NEW;
+        let mut run = |page_faults| {
+            for _ in 0..page_faults {
+                account.page_faulted();
+            }
+            account.ran_translated(4 * MS);
+            account.earns()
+        };
+        // The first is too early.
+        assert!(!run(0) && !run(200) && !run(60));
+        assert!(run(50));
+    }
+
+    #[test]
+    fn a_trial_that_gives_pages_has_all_of_its_advance() {
+        let mut account = on_trial();
+        let mut work = NativeWork::default();
+        let left = (1..1000).find(|_| {
+            work.entries += 1;
+            work.pages += 1;
+            work.ran += 3_000;
+            account.enters(|| work, NativePrices::default())
+        });
+        let lost = left.expect("too many pages") * (9_017 + 12_400);
+        assert!(
+            (1_200_000..1_200_000 + 33 * 21_417).contains(&lost),
+            "{lost}"
+        );
+    }
+
+    #[test]
     fn what_was_saved_long_ago_does_not_pay_for_long() {
         let mut account = on_trial();
         let mut work = NativeWork::default();
         assert_eq!(enter(&mut account, &mut work, 10_000, MS), None);
+        assert!(account.gains());
         let left = enter(&mut account, &mut work, 100_000, 3_000).expect("too many entries");
         assert!(left * 9_017 < 21 * MS, "{left}");
     }

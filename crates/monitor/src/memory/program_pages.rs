@@ -111,6 +111,15 @@ impl GuestView {
         is_mapped
     }
 
+    /// The physical page of the first code, by address, that the loaded space's program was seen to use.
+    /// Spaces that run the same program have it in common: it belongs to the file.
+    pub(crate) fn first_code(&mut self, state: &CpuState) -> Option<u64> {
+        let page = self.translations.program_fetches().into_iter().min()?;
+        let fetch = (LinearAddress(page * PAGE_SIZE), AccessKind::Fetch);
+        let walk = self.accessed(state, fetch, WindowsOf::Native)?;
+        Some(walk.physical.page())
+    }
+
     /// The pages of code that the loaded space's program was seen to use, as far as it may fetch from
     /// them, in ascending order.
     pub(crate) fn known_code(&mut self, state: &CpuState) -> Vec<CodePage> {

@@ -23,7 +23,7 @@ use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
-use tollgate_x86::{CpuState, Exception, Flags};
+use tollgate_x86::{CpuState, Exception, Flags, Vector};
 
 // Leaving and entering guest code takes only a few hundred instructions. Without the forced
 // inlining below, it would take a seventh longer.
@@ -182,6 +182,9 @@ impl Runner for Translated {
         vcpu: &mut Running<'_, Self, P>,
         exception: Exception,
     ) -> Result<(), TripleFault> {
+        if exception.vector == Vector::PageFault && vcpu.runner.context.cpu.cpl() == 3 {
+            vcpu.runner.accounts.page_faulted();
+        }
         let event = Event::of_exception(exception, vcpu.runner.context.cpu.rip);
         if vcpu.deliver_as_before(&event, exception) {
             return Ok(());

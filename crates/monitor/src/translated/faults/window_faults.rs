@@ -206,7 +206,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let now = self.moment();
         let earns = self.runner.accounts.earns(now);
-        if self.runner.context.cpu.is_64_bit() && self.runner.accounts.earns_native() {
+        let (cpu, view) = (&self.runner.context.cpu, &mut self.view);
+        if cpu.is_64_bit() && (self.runner.accounts).earns_native(|| view.first_code(cpu)) {
             self.processor().follow_access_choice();
             return;
         }

@@ -128,7 +128,6 @@ impl<P: Platform> Running<'_, Translated, P> {
             process,
             vectors,
             entries,
-            pages,
             ..
         } = program;
         let offsets = host_offsets();
@@ -160,7 +159,6 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let cpu = &mut self.runner.context.cpu;
         from_program(cpu, &state);
-        *pages += u64::from(matches!(exit, Exit::PageFault { .. }));
         process.read_vectors(vectors);
         load_vectors(cpu, offsets, vectors);
         self.runner.registers_changed();
@@ -271,11 +269,15 @@ impl<P: Platform> Running<'_, Translated, P> {
             return Ok(());
         }
         match self.processor().reach_natively(linear, kind) {
-            Ok(Reached::Mapped) => Ok(()),
+            Ok(Reached::Mapped) => {
+                self.note_page();
+                Ok(())
+            }
             Ok(Reached::Translated) if is_page_of_rip => Ok(()),
             // The instruction begins in a page that runs natively, and ends in one that does not.
             Ok(Reached::Translated | Reached::Not) => self.step_translated(),
             Err(exception) => {
+                self.note_page();
                 let space = self.view.translations.window_space();
                 self.runner.native.awaited = Some(Awaited {
                     space,
@@ -285,6 +287,14 @@ impl<P: Platform> Running<'_, Translated, P> {
                 });
                 self.raise(exception)
             }
+        }
+    }
+
+    /// Counts a page that the loaded space's program gets.
+    fn note_page(&mut self) {
+        let space = self.view.translations.window_space();
+        if let Some(program) = self.runner.native.processes.of(space) {
+            locked(program).pages += 1;
         }
     }
 
