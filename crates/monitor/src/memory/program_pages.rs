@@ -44,22 +44,26 @@ impl GuestView {
             if is_mapped && page != linear.page() {
                 continue;
             }
-            let fetch = (linear_page, AccessKind::Fetch);
-            let Some(walk) = self.accessed(state, fetch, WindowsOf::Native) else {
-                continue;
-            };
-            if page == linear.page() {
-                self.memory.take_own(walk.physical.page());
-                self.follow_moved();
-            }
-            if self.has_file(walk.physical.page(), named) {
-                pages.push(CodePage {
-                    linear: linear_page,
-                    walk,
-                });
-            }
+            pages.extend(self.code_page(state, linear_page, page == linear.page()));
         }
         pages
+    }
+
+    /// The page of code at an address, if the program may fetch from it and has accessed it, and if a
+    /// process can map it. With `takes_own`, a page that still lies in a snapshot is taken from there first.
+    fn code_page(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        takes_own: bool,
+    ) -> Option<CodePage> {
+        let walk = self.accessed(state, (linear, AccessKind::Fetch), WindowsOf::Native)?;
+        if takes_own {
+            self.memory.take_own(walk.physical.page());
+            self.follow_moved();
+        }
+        let has_file = self.has_file(walk.physical.page(), native::named(linear));
+        has_file.then_some(CodePage { linear, walk })
     }
 
     /// Maps pages of code, which may be executed and not stored to.
@@ -123,18 +127,10 @@ impl GuestView {
     /// The pages of code that the loaded space's program was seen to use, as far as it may fetch from
     /// them, in ascending order.
     pub(crate) fn known_code(&mut self, state: &CpuState) -> Vec<CodePage> {
-        let mut pages = Vec::new();
-        for page in self.translations.program_fetches() {
-            let linear = LinearAddress(page * PAGE_SIZE);
-            let walk = self.accessed(state, (linear, AccessKind::Fetch), WindowsOf::Native);
-            let named = native::named(linear);
-            if let Some(walk) = walk
-                && self.has_file(walk.physical.page(), named)
-            {
-                pages.push(CodePage { linear, walk });
-            }
-        }
-        pages
+        let known = self.translations.program_fetches().into_iter();
+        known
+            .filter_map(|page| self.code_page(state, LinearAddress(page * PAGE_SIZE), false))
+            .collect()
     }
 
     /// Maps the pages of data that the loaded space's program was seen to use: those that are in the

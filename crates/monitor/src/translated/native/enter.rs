@@ -1,7 +1,7 @@
 //! Runs a program natively, and does what it has left for.
 
-use super::Awaited;
 use super::faults::Reached;
+use super::left_for_pages::Awaited;
 use super::processes::{Program, locked};
 use super::registers::{
     HostOffsets, can_run, from_program, load_vectors, store_vectors, to_program,
