@@ -8,7 +8,9 @@ use std::io;
 use tollgate_machine::board::input::{Buttons, Key, MouseEvent};
 use tollgate_machine::board::io_apic;
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::device_list::BackEnds;
 use tollgate_machine::devices::chipset::rom::FirmwareRom;
+use tollgate_machine::devices::flash::FlashImage;
 use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
@@ -36,19 +38,32 @@ const MAX_STEPS: u32 = 2000;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     // A machine with firmware has a chip set and a display adapter.
-    let has_firmware = input.byte() & 1 != 0;
+    let choice = input.byte();
+    let has_firmware = choice & 1 != 0;
+    let flash = match choice & 2 != 0 {
+        true => (0..2)
+            .map(|_| FlashImage::in_memory(vec![0x90; 0x3_0000]))
+            .collect(),
+        false => Vec::new(),
+    };
+    let has_rom = flash.is_empty();
+    let back_ends = BackEnds {
+        flash,
+        ..BackEnds::default()
+    };
     let config = VmConfig {
         memory_bytes: 16 << 20,
         firmware: has_firmware.then(|| "rom".into()),
         ..VmConfig::default()
     };
     let memory = GuestMemory::new(config.memory_bytes).expect("memory");
-    let mut pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
+    let sink = Box::new(io::sink());
+    let mut pc = Pc::with_back_ends(&config, memory.clone(), sink, back_ends);
     if has_firmware {
         let bytes = 0x3_0000;
         let block = memory.new_block(bytes).expect("memory");
-        pc.set_firmware(FirmwareRom { block, bytes })
-            .expect("memory");
+        let rom = has_rom.then_some(FirmwareRom { block, bytes });
+        pc.set_firmware(rom).expect("memory");
     }
     pc.set_debug_output(Box::new(io::sink()));
     // Time passes only in the steps that the input describes.
@@ -179,6 +194,10 @@ fn port(input: &mut Input<'_>) -> u16 {
 fn register(input: &mut Input<'_>) -> PhysicalAddress {
     let choice = input.byte();
     let offset = u64::from(choice >> 2) * 0x10;
+    if choice >= 0xf8 {
+        // An address in flash memory.
+        return PhysicalAddress(0xfffa_0000 + u64::from(input.word()) * 6);
+    }
     if choice >= 0xf0 {
         // An address in the display's window or the chip set's area.
         return PhysicalAddress(0xa_0000 + 6 * u64::from(input.word()));

@@ -72,7 +72,7 @@ impl Subject {
         dump.put_into(&mut state, &memory);
         let mut pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
         if let Some(rom) = rom {
-            pc.set_firmware(rom).map_err(io::Error::other)?;
+            pc.set_firmware(Some(rom)).map_err(io::Error::other)?;
         }
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, config.verify_code)?;
         pc.set_debug_output(Box::new(io::sink()));

@@ -20,7 +20,8 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::{Aml, AmlSink};
 use table::{HEADER_BYTES, OEM_ID, OEM_REVISION, OEM_TABLE_ID, WORKING, bytes_of, device, table};
-use tollgate_memory::GuestMemory;
+use tollgate_memory::layout::HIGH_RAM_START;
+use tollgate_memory::{GuestMemory, PhysicalLayout};
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
@@ -60,7 +61,33 @@ pub struct Hardware {
     /// Whether the machine starts from firmware. If so, firmware assigns addresses to the
     /// functions, and the machine has the chip set that firmware expects.
     pub firmware: bool,
+    /// The memory that firmware assigns to functions.
+    pub windows: Option<Windows>,
 }
+
+/// The first addresses of the memory that firmware assigns to functions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Windows {
+    /// Below 4 GiB. UEFI firmware begins at RAM's end or at 2 GiB, whichever is higher; a BIOS ends
+    /// at the I/O APIC.
+    pub low: u64,
+    /// Above RAM.
+    pub high: u64,
+}
+
+impl Windows {
+    fn of(layout: &PhysicalLayout) -> Self {
+        const LOWEST: u64 = 2 << 30;
+        let end = layout.span().max(HIGH_RAM_START);
+        Self {
+            low: layout.low_bytes().max(LOWEST),
+            high: end.next_multiple_of(HIGH_WINDOW_BYTES),
+        }
+    }
+}
+
+/// The size of the memory above RAM and its alignment in bytes, in the firmware of QEMU's machines.
+const HIGH_WINDOW_BYTES: u64 = 32 << 30;
 
 impl Hardware {
     /// Returns the properties of a machine with this configuration.
@@ -78,6 +105,7 @@ impl Hardware {
             hpet: config.hpet,
             generation_id: config.generation_id,
             firmware,
+            windows: firmware.then(|| Windows::of(&PhysicalLayout::new(config.memory_bytes))),
         }
     }
 }
@@ -341,7 +369,7 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     dsdt.append_slice(&bytes_of(&Name::new(Path::new("\\_S5_"), &soft_off)));
     let mut devices: Vec<u8> = [serial, clock, keyboard, mouse, timer, speaker].concat();
     if let Some(functions) = hardware.pci_functions {
-        devices.extend(pci::devices(functions, hardware.firmware));
+        devices.extend(pci::devices(functions, hardware));
     }
     if hardware.hpet {
         devices.extend(hpet::device_of_timer());
@@ -381,6 +409,7 @@ mod tests {
         hpet: true,
         generation_id: true,
         firmware: false,
+        windows: None,
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
@@ -388,6 +417,7 @@ mod tests {
         hpet: true,
         generation_id: true,
         firmware: false,
+        windows: None,
     };
 
     fn sum(bytes: &[u8]) -> u8 {
@@ -414,6 +444,7 @@ mod tests {
             hpet: true,
             generation_id: true,
             firmware: false,
+            windows: None,
         };
         for hardware in [BARE, WITH_PCI, most] {
             assert_eq!(tables(&hardware), tables(&hardware));

@@ -8,6 +8,7 @@ mod scsi_drives;
 use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
 pub use crate::devices::debug_ports::{DebugPlaces, PortRange};
+use crate::devices::flash;
 use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::ide::pci::IdeFunction;
@@ -196,8 +197,11 @@ pub struct VmConfig {
     /// The file to boot: a Linux bzImage or vmlinux, a multiboot kernel, a boot sector or a flat
     /// image.
     pub kernel: PathBuf,
-    /// The firmware that starts the machine instead of a kernel.
+    /// The firmware that starts the machine. UEFI firmware then loads the kernel, if there is one.
     pub firmware: Option<PathBuf>,
+    /// The flash memory from which the machine starts, the chip with the reset vector first. Its
+    /// image is also named by `firmware`. Without it, firmware is in a ROM.
+    pub flash: Vec<DriveOptions>,
     /// The initial RAM disk, or the multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`. A
     /// comma that belongs to a name or an argument is doubled. Linux takes one file.
     pub initrd: Option<String>,
@@ -293,6 +297,7 @@ impl Default for VmConfig {
             memory_backing: MemoryBackingChoice::default(),
             kernel: PathBuf::new(),
             firmware: None,
+            flash: Vec::new(),
             initrd: None,
             initramfs: None,
             append: String::new(),
@@ -343,8 +348,8 @@ impl Default for VmConfig {
 pub enum ConfigError {
     /// Neither a kernel nor firmware was given.
     NoKernel,
-    /// Both a kernel and firmware were given.
-    KernelAndFirmware,
+    /// The machine has more flash memory than there is room for, or flash memory and a ROM.
+    Flash,
     /// The machine has firmware but no PCI bus, where firmware finds its devices.
     FirmwareWithoutPci,
     /// The RAM size is outside the allowed range or not a multiple of 4096 bytes.
@@ -381,9 +386,9 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKernel => write!(formatter, "no kernel given (--kernel FILE)"),
-            Self::KernelAndFirmware => write!(
+            Self::Flash => write!(
                 formatter,
-                "a machine starts either from a kernel (--kernel) or from firmware (--bios)"
+                "firmware is in one ROM (--bios) or in flash memory (--pflash, at most twice)"
             ),
             Self::FirmwareWithoutPci => {
                 write!(formatter, "firmware (--bios) needs the PCI bus (--pci on)")
@@ -481,9 +486,14 @@ impl VmConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         match (self.kernel.as_os_str().is_empty(), &self.firmware) {
             (true, None) => return Err(ConfigError::NoKernel),
-            (false, Some(_)) => return Err(ConfigError::KernelAndFirmware),
-            (true, Some(_)) if !self.pci => return Err(ConfigError::FirmwareWithoutPci),
+            (_, Some(_)) if !self.pci => return Err(ConfigError::FirmwareWithoutPci),
             _ => {}
+        }
+        let first = self.flash.first().map(|chip| &chip.path);
+        if first.is_some()
+            && (first != self.firmware.as_ref() || self.flash.len() > flash::MOST_UNITS)
+        {
+            return Err(ConfigError::Flash);
         }
         let memory = self.memory_bytes;
         if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) || !memory.is_multiple_of(4096)
@@ -560,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_starts_from_a_kernel_or_from_firmware() {
+    fn firmware_needs_the_pci_bus() {
         let mut config = VmConfig {
             firmware: Some("bios.bin".into()),
             ..VmConfig::default()
@@ -568,8 +578,20 @@ mod tests {
         assert_eq!(config.validate(), Ok(()));
         config.pci = false;
         assert_eq!(config.validate(), Err(ConfigError::FirmwareWithoutPci));
-        config.kernel = "vmlinuz".into();
-        assert_eq!(config.validate(), Err(ConfigError::KernelAndFirmware));
+    }
+
+    #[test]
+    fn firmware_is_in_a_rom_or_in_one_or_two_chips() {
+        let mut config = VmConfig {
+            firmware: Some("code.fd".into()),
+            flash: vec![DriveOptions::new("code.fd"), DriveOptions::new("vars.fd")],
+            ..VmConfig::default()
+        };
+        assert_eq!(config.validate(), Ok(()));
+        config.flash.push(DriveOptions::new("more.fd"));
+        assert_eq!(config.validate(), Err(ConfigError::Flash));
+        config.flash = vec![DriveOptions::new("vars.fd")];
+        assert_eq!(config.validate(), Err(ConfigError::Flash));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::acpi::{Hardware, loader};
 use crate::boot::e820::{self, MemoryRange};
-use crate::boot::firmware;
+use crate::boot::{BootError, firmware};
 use crate::bus::Device;
 use crate::config::{
     IdeDrive, OptionalDevice, Paravirtual, ScsiAddress, ScsiDrive, ScsiKind, VmConfig,
@@ -11,9 +11,12 @@ use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::isa_bridge::IsaBridge;
+use crate::devices::chipset::power_management::PowerManagement;
 use crate::devices::debug_ports::DebugPorts;
+use crate::devices::flash::{Flash, FlashImage};
 use crate::devices::floppy::format::DriveKind;
 use crate::devices::floppy::{self, Drive, Floppy};
+use crate::devices::fw_cfg::kernel::FirmwareKernel;
 use crate::devices::fw_cfg::{FwCfg, FwCfgFile, own_file};
 use crate::devices::generation_id::GenerationId;
 use crate::devices::hpet::Hpet;
@@ -64,6 +67,8 @@ pub enum BackEndError {
     Share(ShareError),
     /// The other end of a port cannot be used.
     Port(PortError),
+    /// Firmware cannot load the kernel.
+    Kernel(BootError),
 }
 
 impl fmt::Display for BackEndError {
@@ -73,6 +78,7 @@ impl fmt::Display for BackEndError {
             Self::Network(error) => error.fmt(formatter),
             Self::Share(error) => error.fmt(formatter),
             Self::Port(error) => error.fmt(formatter),
+            Self::Kernel(error) => error.fmt(formatter),
         }
     }
 }
@@ -91,6 +97,10 @@ pub struct BackEnds {
     pub ide: IdeUnits,
     /// The drives of the floppy disk controller.
     pub floppies: Vec<Drive>,
+    /// The flash memory, the chip with the reset vector first.
+    pub flash: Vec<FlashImage>,
+    /// The kernel that firmware loads.
+    pub kernel: Option<FirmwareKernel>,
 }
 
 impl BackEnds {
@@ -103,6 +113,8 @@ impl BackEnds {
             virtio: virtio_devices(config)?,
             ide: ide_units(config).map_err(BackEndError::Disk)?,
             floppies: floppies(config).map_err(BackEndError::Disk)?,
+            flash: FlashImage::open_all(&config.flash).map_err(BackEndError::Disk)?,
+            kernel: firmware::kernel(config).map_err(BackEndError::Kernel)?,
         })
     }
 }
@@ -145,6 +157,8 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         virtio,
         ide,
         floppies,
+        flash,
+        kernel,
     } = back_ends;
     let kinds: Vec<DriveKind> = floppies.iter().map(Drive::kind).collect();
     let disks = ide.each_ref().map(|unit| unit.as_ref()?.geometry());
@@ -173,7 +187,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
             Some(_) => PciHost::with_chipset(chipset(ide), functions),
             None => {
                 if config.has_ide_drives() {
-                    functions.push(Box::new(IdeFunction::new(ide, true)));
+                    functions.push(Box::new(IdeFunction::new(ide)));
                 }
                 PciHost::new(functions)
             }
@@ -191,7 +205,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         }),
         Box::new(PvPanic),
         Box::new(FpuErrorPorts),
-        Box::new(fw_cfg(config)),
+        Box::new(fw_cfg(config, kernel)),
     ]);
     if config.second_serial {
         devices.push(Box::new(Serial::second()));
@@ -210,6 +224,9 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     }
     if !floppies.is_empty() {
         devices.push(Box::new(Floppy::new(floppies)));
+    }
+    if !flash.is_empty() {
+        devices.push(Box::new(Flash::new(flash)));
     }
     devices.extend(beside_pci);
     if config.paravirtual == Paravirtual::Kvm {
@@ -233,7 +250,7 @@ fn rtc(config: &VmConfig, floppies: &[DriveKind], disks: &[Option<Geometry>]) ->
 
 /// Makes the device with the memory map and the files of the configuration. Firmware gets a memory
 /// map of all RAM, and the ACPI tables.
-fn fw_cfg(config: &VmConfig) -> FwCfg {
+fn fw_cfg(config: &VmConfig, kernel: Option<FirmwareKernel>) -> FwCfg {
     let layout = PhysicalLayout::new(config.memory_bytes);
     let mut files = config.fw_cfg_files.clone();
     let map = match config.firmware {
@@ -250,7 +267,7 @@ fn fw_cfg(config: &VmConfig) -> FwCfg {
         name: own_file::MEMORY_MAP.into(),
         content: map.into_iter().flat_map(MemoryRange::to_bytes).collect(),
     });
-    FwCfg::new(layout.low_bytes() + layout.high_bytes(), files)
+    FwCfg::new(layout.low_bytes() + layout.high_bytes(), files, kernel)
 }
 
 /// The IDE function belongs to the same PCI device as the ISA bridge.
@@ -258,13 +275,19 @@ const PIIX_IDE: Place = Place {
     device: 1,
     function: 1,
 };
+/// So does power management.
+const PIIX_POWER_MANAGEMENT: Place = Place {
+    device: 1,
+    function: 3,
+};
 
 /// Makes the functions of the chip set of a machine that starts from firmware.
 fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     vec![
         (Place::device(0), Box::new(HostBridge440fx::default())),
         (Place::device(1), Box::new(IsaBridge::default())),
-        (PIIX_IDE, Box::new(IdeFunction::new(ide, false))),
+        (PIIX_IDE, Box::new(IdeFunction::new(ide))),
+        (PIIX_POWER_MANAGEMENT, Box::new(PowerManagement::default())),
         (Place::device(2), Box::new(VgaFunction::default())),
     ]
 }
@@ -356,7 +379,7 @@ mod tests {
     #[test]
     fn the_memory_map_is_a_file() {
         let config = VmConfig::default();
-        let mut device = fw_cfg(&config);
+        let mut device = fw_cfg(&config, None);
         let mut bench = Bench::new();
         let mut context = bench.context(0);
         // The only file, whose name the directory gives after its size and selector.

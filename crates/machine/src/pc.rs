@@ -35,6 +35,7 @@ use crate::device_list::{self, BackEnds};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
+use crate::devices::flash::Flash;
 use crate::devices::floppy::Floppy;
 use crate::devices::generation_id::{self, GenerationId};
 use crate::devices::i8042::I8042;
@@ -190,19 +191,21 @@ impl Pc {
         sums
     }
 
-    /// Installs the firmware's ROM and the display adapter's memory. The registers of the chip set
-    /// decide what of the ROM appears below 1 MiB.
+    /// Installs the firmware's ROM, or without one the flash memory, and the display adapter's
+    /// memory. The registers of the chip set decide what of it appears below 1 MiB.
     ///
     /// # Errors
-    /// The host has no memory for the display adapter.
-    pub fn set_firmware(&mut self, rom: FirmwareRom) -> Result<(), MemoryError> {
+    /// The host has no memory for the flash memory or the display adapter.
+    pub fn set_firmware(&mut self, rom: Option<FirmwareRom>) -> Result<(), MemoryError> {
+        let flash = self.with(|flash: &mut Flash, context| flash.make_memory(context));
+        let flash = flash.transpose().map_err(MemoryError::Create)?.flatten();
         let video = self.with(|vga: &mut Vga, context| vga.make_memory(context.memory()));
         let video = video.transpose()?;
         self.with(|host: &mut PciHost, context| {
             if let (Some(function), Some(video)) = (host.get_mut::<VgaFunction>(), video) {
                 function.set_video(video);
             }
-            if let Some(bridge) = host.get_mut::<HostBridge440fx>() {
+            if let (Some(bridge), Some(rom)) = (host.get_mut::<HostBridge440fx>(), rom.or(flash)) {
                 bridge.set_rom(rom);
             }
             host.place_regions(context);
@@ -492,6 +495,7 @@ impl Pc {
         self.bus.settle(&mut self.board, &self.clock);
         self.with(|clock: &mut KvmClock, context| clock.publish(context));
         self.with(|host: &mut PciHost, context| host.place_regions(context));
+        self.with(|flash: &mut Flash, context| flash.place_regions(context));
         self.with(|vga: &mut Vga, context| vga.follow(context));
         self.follow_apic_page();
         Ok(())

@@ -207,14 +207,16 @@ impl Vm {
                 .map_err(BuildError::Memory)?;
         let mut state = fill(&mut memory)?;
         let rom = match &config.firmware {
-            Some(path) => Some(firmware::load(path, &mut memory).map_err(BuildError::Boot)?),
-            None => None,
+            Some(path) if config.flash.is_empty() => {
+                Some(firmware::load(path, &mut memory).map_err(BuildError::Boot)?)
+            }
+            _ => None,
         };
         state.model = config.cpu.model;
         state.added_features = config.cpu.added;
         state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_back_ends(config, memory.clone(), consoles.serial, back_ends);
-        if let Some(rom) = rom {
+        if config.firmware.is_some() {
             pc.set_firmware(rom).map_err(BuildError::Memory)?;
         }
         pc.set_debug_output(consoles.debug);

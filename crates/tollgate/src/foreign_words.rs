@@ -15,7 +15,8 @@ const QEMU: &[(&[&str], &str)] = &[
     (&["-kernel"], "it is --kernel FILE"),
     (&["-initrd"], "it is --initrd FILE"),
     (&["-append"], "it is --append 'WORDS'"),
-    (&["-bios", "-pflash"], "it is --bios FILE"),
+    (&["-bios"], "it is --bios FILE"),
+    (&["-pflash"], "it is --pflash FILE"),
     (
         &["-drive"],
         "it is --drive file=FILE, with if=ide for systems that know no virtio",

@@ -28,6 +28,7 @@ mod failure;
 mod files;
 mod firecracker;
 mod flags;
+mod flash;
 mod floppy;
 mod foreign_words;
 mod fw_cfg;

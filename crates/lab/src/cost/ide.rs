@@ -42,7 +42,7 @@ pub fn add(pc: &mut Pc, memory: &mut GuestMemory) -> Result<(), CostError> {
     let disk = ide::Disk::open("the IDE disk".into(), &disk.options, None);
     let mut units = IdeUnits::default();
     units[0] = Some(Unit::Disk(disk.map_err(|error| refused(&error))?));
-    let mut controller = IdeFunction::new(units, true);
+    let mut controller = IdeFunction::new(units);
     let config = controller.config_mut();
     config.write(MASTER_ADDRESS, &IDE_MASTER.to_le_bytes());
     let enabled = Command::IO | Command::BUS_MASTER;

@@ -31,7 +31,7 @@ const TABLE_CHECKSUM: u32 = 9;
 /// Returns the files for a machine with this hardware.
 pub fn files(hardware: &Hardware) -> Vec<FwCfgFile> {
     let Layout {
-        bytes,
+        mut bytes,
         pointers,
         tables,
         rsdt,
@@ -44,6 +44,8 @@ pub fn files(hardware: &Hardware) -> Vec<FwCfgFile> {
         script.add_pointer(TABLES, offset, size);
     }
     for (start, length) in tables {
+        // Some firmware counts the checksum that is there.
+        bytes[(start + TABLE_CHECKSUM) as usize] = 0;
         script.add_checksum(TABLES, start + TABLE_CHECKSUM, start, length);
     }
     let mut root = root_pointer(rsdt, xsdt);
@@ -108,6 +110,7 @@ fn name(file: &str) -> [u8; NAME_BYTES] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Windows;
     use super::*;
 
     /// Executes the script as firmware does, with the tables at `base`. Returns the tables and the
@@ -134,6 +137,8 @@ mod tests {
                     let (at, start) = (number(60) as usize, number(64) as usize);
                     let bytes = &file[start..start + number(68) as usize];
                     let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                    // SeaBIOS subtracts the sum from what is there, OVMF from zero.
+                    assert_eq!(file[at], 0);
                     file[at] = file[at].wrapping_sub(sum);
                 }
                 other => panic!("{other}"),
@@ -150,6 +155,10 @@ mod tests {
             hpet: true,
             generation_id: true,
             firmware: true,
+            windows: Some(Windows {
+                low: 2 << 30,
+                high: 32 << 30,
+            }),
         };
         const BASE: u32 = 0x7fe_1000;
         let (tables, root) = linked(&hardware, BASE);

@@ -12,6 +12,7 @@ use crate::board::io_apic;
 use tollgate_memory::layout::{DISPLAY_END, DISPLAY_START};
 
 use super::table::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
+use super::{HIGH_WINDOW_BYTES, Hardware, Windows};
 use crate::devices::pci::{
     ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
 };
@@ -25,16 +26,17 @@ pub fn configuration_window() -> Vec<u8> {
 
 /// Returns the bus and the reservation of the window, if there is one, as devices of the board. The
 /// devices numbered from 1 to `functions` have an interrupt pin.
-pub fn devices(functions: u8, firmware: bool) -> Vec<u8> {
-    let mut devices = host_bridge(functions, firmware);
-    if !firmware {
+pub fn devices(functions: u8, hardware: &Hardware) -> Vec<u8> {
+    let mut devices = host_bridge(functions, hardware);
+    if !hardware.firmware {
         devices.extend(window_reservation());
     }
     devices
 }
 
 /// The host bridge: bus 0 alone, and the ranges that it forwards (ACPI 6.5, 6.4.3.5).
-fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
+fn host_bridge(functions: u8, hardware: &Hardware) -> Vec<u8> {
+    let firmware = hardware.firmware;
     let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0A03"));
     let zero = |name| Name::new(Path::new(name), &ZERO);
     let (unique, segment, bus) = (zero("_UID"), zero("_SEG"), zero("_BBN"));
@@ -52,7 +54,8 @@ fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
             None,
         )
     };
-    let memory = window(MEMORY_WINDOW_START, last);
+    let first = hardware.windows.map_or(MEMORY_WINDOW_START, |it| it.low);
+    let memory = window(first, last);
     let display = window(DISPLAY_START, DISPLAY_END - 1);
     let bus_number = AddressSpace::new_bus_number(0u16, 0);
     let configuration = IO::new(0xcf8, 0xcf8, 1, 8);
@@ -69,6 +72,14 @@ fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
     if firmware {
         passed_on.push(&display);
     }
+    let high = hardware.windows.map(|Windows { high: first, .. }| {
+        let (cacheable, last) = (
+            AddressSpaceCacheable::NotCacheable,
+            first + HIGH_WINDOW_BYTES - 1,
+        );
+        AddressSpace::new_memory(cacheable, true, first, last, None)
+    });
+    passed_on.extend(high.as_ref().map(|high| high as &dyn Aml));
     let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(passed_on));
     let routing = Name::new(Path::new("_PRT"), &interrupt_routing(functions));
     let mut children: Vec<&dyn Aml> = vec![&id, &unique, &segment, &bus, &resources];

@@ -34,6 +34,11 @@ pub enum BootError {
         /// The size in bytes, as far as it was counted.
         size: u64,
     },
+    /// Firmware that is not UEFI firmware loads no kernel.
+    NotUefi {
+        /// The path of the firmware image.
+        path: PathBuf,
+    },
     /// The file has none of the known formats.
     NotAKernel {
         /// The name of the kernel file.
@@ -105,6 +110,11 @@ impl fmt::Display for BootError {
             Self::FirmwareSize { path, size } => write!(
                 formatter,
                 "{} has {size} bytes: a firmware image has a multiple of 4096, at most 16 MiB",
+                path.display()
+            ),
+            Self::NotUefi { path } => write!(
+                formatter,
+                "'{}' is not UEFI firmware, which could load --kernel; without --bios and --pflash the kernel starts at once",
                 path.display()
             ),
             Self::NotAKernel {

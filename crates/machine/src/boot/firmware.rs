@@ -6,8 +6,12 @@
 use super::BootError;
 use super::e820::{MemoryKind, MemoryRange};
 use super::files::read_file;
+use crate::config::VmConfig;
 use crate::devices::chipset::rom::FirmwareRom;
 use crate::devices::fw_cfg::FwCfgFile;
+use crate::devices::fw_cfg::kernel::FirmwareKernel;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use tollgate_memory::layout::HIGH_RAM_START;
 use tollgate_memory::{GuestMemory, PhysicalLayout};
@@ -88,6 +92,43 @@ pub fn load(path: &Path, memory: &mut GuestMemory) -> Result<FirmwareRom, BootEr
     rom.place_at_top(memory)
         .map_err(|error| host(error.to_string()))?;
     Ok(rom)
+}
+
+/// Whether a file begins with a volume of UEFI firmware.
+pub fn is_uefi(path: &Path) -> bool {
+    let mut head = [0; 44];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head[40..] == *b"_FVH"
+}
+
+/// Reads the kernel that firmware loads, if the machine has both.
+///
+/// # Errors
+/// [`BootError`]: the firmware is not UEFI firmware, or a file cannot be read.
+pub fn kernel(config: &VmConfig) -> Result<Option<FirmwareKernel>, BootError> {
+    let Some(firmware) = &config.firmware else {
+        return Ok(None);
+    };
+    if config.kernel.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    if !is_uefi(firmware) {
+        return Err(BootError::NotUefi {
+            path: firmware.clone(),
+        });
+    }
+    let memory = config.memory_bytes;
+    let too_large = |needed| BootError::TooLittleMemory { needed, memory };
+    let initrd = match (&config.initrd, &config.initramfs) {
+        (Some(path), _) => read_file("--initrd", Path::new(path), memory, too_large)?,
+        (None, Some(bytes)) => bytes.to_vec(),
+        (None, None) => Vec::new(),
+    };
+    Ok(Some(FirmwareKernel {
+        kernel: read_file("--kernel", &config.kernel, memory, too_large)?,
+        initrd,
+        command_line: config.append.clone(),
+    }))
 }
 
 /// Returns the memory map for firmware, which contains all RAM. Firmware reserves what it uses

@@ -1,4 +1,4 @@
-//! The images of a machine: disks, floppies and discs.
+//! The images of a machine: disks, floppies, discs and flash memory.
 
 use super::{DriveOptions, IdeDrive, ScsiDrive, ScsiKind, VmConfig};
 
@@ -40,7 +40,8 @@ impl VmConfig {
             .iter_mut()
             .chain(floppies)
             .chain(ide)
-            .chain(scsi);
+            .chain(scsi)
+            .chain(&mut self.flash);
         disks.filter(|disk| is_written(disk))
     }
 
@@ -54,7 +55,8 @@ impl VmConfig {
         let scsi = self.scsi_drives.iter();
         let scsi = scsi.filter(|drive| matches!(drive.kind, ScsiKind::Disk(_)));
         let scsi = scsi.filter_map(ScsiDrive::image);
-        self.drives.iter().chain(floppies).chain(ide).chain(scsi)
+        let disks = self.drives.iter().chain(floppies).chain(ide).chain(scsi);
+        disks.chain(&self.flash)
     }
 }
 
@@ -76,6 +78,7 @@ mod tests {
         let mut config = VmConfig {
             drives: vec![image("virtio"), read, discarded],
             floppies: vec![None, Some(image("floppy"))],
+            flash: vec![image("variables")],
             ide_drives: [
                 Some(IdeDrive::Disk(image("ide"), None)),
                 None,
@@ -101,12 +104,13 @@ mod tests {
             "floppy",
             "ide",
             "scsi",
+            "variables",
             "disc",
             "scsi-disc",
         ];
         assert_eq!(all, expected);
         let written = names(config.written_images().collect());
-        assert_eq!(written, ["virtio", "floppy", "ide", "scsi"]);
+        assert_eq!(written, ["virtio", "floppy", "ide", "scsi", "variables"]);
         for image in config.written_images_mut() {
             image.snapshot = true;
         }

@@ -1,6 +1,5 @@
-//! QEMU's firmware configuration device (fw_cfg), limited to its selector and data ports
-//! (docs/specs/fw_cfg in QEMU's source). Test kernels and firmware use it to count processors and
-//! memory and to find named files.
+//! QEMU's firmware configuration device (fw_cfg, docs/specs/fw_cfg in QEMU's source). Test kernels
+//! and firmware use it to count processors and memory, to find named files and to load a kernel.
 //!
 //! A 16-bit write to port 510h selects an item. Each 8-bit read of port 511h returns its next byte,
 //! and zeros after the item's end. An item that does not exist reads as zeros:
@@ -11,9 +10,14 @@
 //!   in  al, 511h            00h
 //! ```
 //!
-//! Items cannot be written. The DMA interface is not implemented, as the item `ID` shows.
+//! Whole items are copied to memory through two more ports ([`dma`]). Items cannot be written.
+
+mod dma;
+pub mod kernel;
 
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use dma::{CONTROL_READ, CONTROL_SELECT, CONTROL_SKIP, CONTROL_WRITE, Command};
+use kernel::FirmwareKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -21,6 +25,11 @@ use std::fmt;
 const SELECTOR_PORT: u16 = 0x510;
 /// The data port: 8 bits.
 const DATA_PORT: u16 = 0x511;
+/// The port of the upper half of the address of a command, and that of the lower half, which begins
+/// the command: 32 bits each, big-endian. The upper half's port reads as a signature.
+const DMA_PORTS: [u16; 2] = [0x514, 0x518];
+/// What [`DMA_PORTS`] read as: "QEMU CFG", of which the first character is the lowest byte.
+const DMA_SIGNATURE: [u32; 2] = [u32::from_le_bytes(*b"QEMU"), u32::from_le_bytes(*b" CFG")];
 
 /// Selectors of the items that are not files.
 mod item {
@@ -42,6 +51,8 @@ mod item {
 
 /// Bit of [`item::ID`]: the selector and data ports exist.
 const ID_PORTS: u32 = 1 << 0;
+/// Bit of [`item::ID`]: items can be copied to memory.
+const ID_DMA: u32 = 1 << 1;
 /// Bit of a selector: the item will be written.
 const SELECTOR_WRITES: u16 = 1 << 14;
 /// The size in bytes of a name in the directory, including the terminating zero.
@@ -141,22 +152,30 @@ struct Position {
     selector: u16,
     /// The number of bytes of the item that were read.
     offset: u32,
+    /// The upper half of the address of the next command.
+    #[serde(default)]
+    address_high: u32,
 }
 
 impl FwCfg {
     /// Version of the serialized state.
     pub const STATE_VERSION: u32 = 1;
 
-    /// Makes the device of a machine with this number of bytes of RAM. It offers these files. Names
-    /// are truncated to 55 bytes.
-    pub fn new(memory_bytes: u64, mut files: Vec<FwCfgFile>) -> Self {
+    /// Makes the device of a machine with this number of bytes of RAM. It offers these files, and a
+    /// kernel, if firmware is to load one. Names are truncated to 55 bytes.
+    pub fn new(
+        memory_bytes: u64,
+        mut files: Vec<FwCfgFile>,
+        kernel: Option<FirmwareKernel>,
+    ) -> Self {
         let mut items = vec![
             (item::SIGNATURE, b"QEMU".to_vec()),
-            (item::ID, ID_PORTS.to_le_bytes().to_vec()),
+            (item::ID, (ID_PORTS | ID_DMA).to_le_bytes().to_vec()),
             (item::MEMORY_SIZE, memory_bytes.to_le_bytes().to_vec()),
             (item::PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
             (item::MOST_PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
         ];
+        items.extend(kernel.into_iter().flat_map(FirmwareKernel::items));
         files.sort_by(|left, right| left.name.cmp(&right.name));
         items.push((item::DIRECTORY, directory(&files)));
         items.extend((item::FIRST_FILE..).zip(files.into_iter().map(|file| file.content)));
@@ -167,19 +186,42 @@ impl FwCfg {
     }
 
     fn select(&mut self, selector: u16) {
-        self.position = Position {
-            selector: selector & !SELECTOR_WRITES,
-            offset: 0,
-        };
+        self.position.selector = selector & !SELECTOR_WRITES;
+        self.position.offset = 0;
+    }
+
+    /// Returns the bytes of the item that were not read.
+    fn rest(&self) -> &[u8] {
+        let Position {
+            selector, offset, ..
+        } = self.position;
+        let item = self.items.iter().find(|(of, _)| *of == selector);
+        item.and_then(|(_, bytes)| bytes.get(offset as usize..))
+            .unwrap_or(&[])
     }
 
     fn next_byte(&mut self) -> u8 {
-        let Position { selector, offset } = self.position;
-        let item = self.items.iter().find(|(of, _)| *of == selector);
-        self.position.offset = offset.saturating_add(1);
-        item.and_then(|(_, bytes)| bytes.get(offset as usize))
-            .copied()
-            .unwrap_or(0)
+        let byte = self.rest().first().copied().unwrap_or(0);
+        self.position.offset = self.position.offset.saturating_add(1);
+        byte
+    }
+
+    /// Executes the command at an address.
+    fn execute(&mut self, address: u64, context: &mut DeviceContext<'_>) {
+        let Some(command) = Command::read(address, context.memory()) else {
+            return;
+        };
+        if command.control & CONTROL_SELECT != 0 {
+            self.select((command.control >> 16) as u16);
+        }
+        let is_done = match command.control & (CONTROL_READ | CONTROL_WRITE | CONTROL_SKIP) {
+            0 | CONTROL_SKIP => true,
+            control if control & CONTROL_READ != 0 => command.fill(self.rest(), context.memory()),
+            _ => false,
+        };
+        let moved = command.length;
+        self.position.offset = self.position.offset.saturating_add(moved);
+        command.finish(is_done, context.memory());
     }
 }
 
@@ -208,18 +250,30 @@ impl Device for FwCfg {
         Claims::none()
             .with_ports(SELECTOR_PORT..=SELECTOR_PORT, PortWidth::Exactly(2))
             .with_byte_ports(DATA_PORT..=DATA_PORT)
+            .with_ports(DMA_PORTS[0]..=DMA_PORTS[0], PortWidth::Exactly(4))
+            .with_ports(DMA_PORTS[1]..=DMA_PORTS[1], PortWidth::Exactly(4))
     }
 
     fn port_read(&mut self, port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
         match port {
             DATA_PORT => self.next_byte().into(),
+            _ if port == DMA_PORTS[0] => DMA_SIGNATURE[0],
+            _ if port == DMA_PORTS[1] => DMA_SIGNATURE[1],
             _ => u32::MAX,
         }
     }
 
-    fn port_write(&mut self, port: u16, _size: u8, value: u32, _context: &mut DeviceContext<'_>) {
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
         if port == SELECTOR_PORT {
             self.select(value as u16);
+        } else if port == DMA_PORTS[0] {
+            self.position.address_high = value.swap_bytes();
+        } else if port == DMA_PORTS[1] {
+            let high = std::mem::take(&mut self.position.address_high);
+            self.execute(
+                u64::from(high) << 32 | u64::from(value.swap_bytes()),
+                context,
+            );
         }
     }
 
@@ -238,124 +292,4 @@ impl Device for FwCfg {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bus::testing::Bench;
-
-    const MEMORY: u64 = 64 << 20;
-
-    fn device(files: &[(&str, &[u8])]) -> FwCfg {
-        let files = files.iter().map(|(name, content)| FwCfgFile {
-            name: (*name).into(),
-            content: content.to_vec(),
-        });
-        FwCfg::new(MEMORY, files.collect())
-    }
-
-    fn read(device: &mut FwCfg, selector: u16, length: usize) -> Vec<u8> {
-        let mut bench = Bench::new();
-        let mut context = bench.context(0);
-        device.port_write(SELECTOR_PORT, 2, selector.into(), &mut context);
-        let next = |_| device.port_read(DATA_PORT, 1, &mut context) as u8;
-        (0..length).map(next).collect()
-    }
-
-    /// Returns the files of the directory: size, selector, name.
-    fn files(device: &mut FwCfg) -> Vec<(usize, u16, String)> {
-        let count = read(device, 0x19, 4);
-        let count = u32::from_be_bytes(count.try_into().unwrap()) as usize;
-        let bytes = read(device, 0x19, 4 + 64 * count);
-        bytes[4..]
-            .chunks(64)
-            .map(|entry| {
-                let size = u32::from_be_bytes(entry[..4].try_into().unwrap());
-                let selector = u16::from_be_bytes(entry[4..6].try_into().unwrap());
-                let name = entry[8..].split(|byte| *byte == 0).next().unwrap();
-                (
-                    size as usize,
-                    selector,
-                    String::from_utf8(name.to_vec()).unwrap(),
-                )
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_test_kernel_finds_signature_processors_and_memory() {
-        let mut device = device(&[]);
-        assert_eq!(read(&mut device, 0, 6), b"QEMU\0\0");
-        assert_eq!(read(&mut device, 1, 4), [1, 0, 0, 0], "no DMA interface");
-        assert_eq!(read(&mut device, 3, 9), [0, 0, 0, 4, 0, 0, 0, 0, 0]);
-        assert_eq!(read(&mut device, 5, 3), [1, 0, 0]);
-        assert_eq!(read(&mut device, 0xf, 3), [1, 0, 0]);
-    }
-
-    #[test]
-    fn selecting_begins_at_the_start_also_for_writing() {
-        let mut device = device(&[]);
-        assert_eq!(read(&mut device, 0, 2), b"QE");
-        assert_eq!(read(&mut device, 0x4000, 2), b"QE");
-        let mut bench = Bench::new();
-        device.port_write(DATA_PORT, 1, 0x58, &mut bench.context(0));
-        assert_eq!(read(&mut device, 0, 2), b"QE", "read-only");
-    }
-
-    #[test]
-    fn items_that_are_not_there_read_as_zeros() {
-        let mut device = device(&[]);
-        for selector in [2, 0x21, 0x3fff, 0x8000, 0x8005, 0xffff] {
-            assert_eq!(read(&mut device, selector, 4), [0; 4], "{selector:#x}");
-        }
-    }
-
-    #[test]
-    fn files_are_listed_by_name_with_their_selectors() {
-        let long = "x".repeat(80);
-        let mut device = device(&[("opt/b", b"second"), ("opt/a", b"first"), (&long, b"")]);
-        let list = files(&mut device);
-        let names: Vec<&str> = list.iter().map(|file| file.2.as_str()).collect();
-        assert_eq!(names, ["opt/a", "opt/b", &long[..55]]);
-        assert_eq!((list[0].0, list[0].1), (5, 0x20));
-        assert_eq!(read(&mut device, 0x20, 6), b"first\0");
-        assert_eq!(read(&mut device, 0x21, 6), b"second");
-    }
-
-    #[test]
-    fn names_must_fit_and_be_of_one_file_each() {
-        let check = |names: &[&str]| {
-            let files = names.iter().map(|name| FwCfgFile {
-                name: (*name).into(),
-                content: Vec::new(),
-            });
-            super::check(&files.collect::<Vec<_>>())
-        };
-        let longest = "x".repeat(55);
-        assert_eq!(check(&["opt/a", "opt/b", &longest]), Ok(()));
-        for bad in ["", "opt/\0", &(longest + "x")] {
-            assert_eq!(check(&["a", bad]), Err(FwCfgError::Name(bad.into())));
-        }
-        for twice in ["etc/e820", "a"] {
-            assert_eq!(
-                check(&["a", twice]),
-                Err(FwCfgError::NameTwice(twice.into()))
-            );
-        }
-        assert_eq!(check(&["a"; MOST_FILES + 1]), Err(FwCfgError::TooMany));
-    }
-
-    #[test]
-    fn the_position_is_saved_and_reset() {
-        let mut device = device(&[]);
-        read(&mut device, 0, 1);
-        let saved = device.save();
-        read(&mut device, 5, 1);
-        device.restore(&saved).unwrap();
-        let mut bench = Bench::new();
-        let next = |device: &mut FwCfg, bench: &mut Bench| {
-            device.port_read(DATA_PORT, 1, &mut bench.context(0)) as u8
-        };
-        assert_eq!(next(&mut device, &mut bench), b'U' - 0x10);
-        device.reset(&mut bench.context(0));
-        assert_eq!(next(&mut device, &mut bench), b'Q');
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ pub mod acpi_pm;
 pub mod board_windows;
 pub mod chipset;
 pub mod debug_ports;
+pub mod flash;
 pub mod floppy;
 pub mod fw_cfg;
 pub mod generation_id;

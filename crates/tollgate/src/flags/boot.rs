@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tollgate_machine::config::DriveOptions;
 
+use crate::flash;
 use crate::floppy::{self, BootOrder};
 use crate::fw_cfg::{self, FwCfgArgument};
 
@@ -14,28 +16,41 @@ pub struct BootArguments {
     /// What to boot: Linux (bzImage or vmlinux), a multiboot 1 or 2 kernel, a boot sector, a flat image
     ///
     /// The type is detected from the file's content. Without this flag the machine starts from
-    /// firmware (--bios), which boots a disk.
+    /// firmware (--bios, --pflash), which boots a disk. With UEFI firmware, the firmware loads the
+    /// kernel, which must be a program for UEFI, as Linux with its EFI stub is.
     #[arg(
         long,
         value_name = "PATH",
         alias = "kernel-image-path",
-        required_unless_present_any = ["bios", "drive", "floppy", "cdrom", "restore"],
+        required_unless_present_any = ["bios", "pflash", "drive", "floppy", "cdrom", "restore"],
         verbatim_doc_comment
     )]
     pub kernel: Option<PathBuf>,
 
-    /// Start from firmware: a BIOS image, which is mapped below 1 MiB and below 4 GiB
+    /// Start from firmware: an image of a BIOS or of UEFI, mapped below 1 MiB and below 4 GiB
     ///
     /// Without this flag and without --kernel the machine starts SeaBIOS from the package
     /// 'seabios', which boots a floppy disk (--floppy), a disk (--drive) or a CD-ROM (--cdrom).
     /// What firmware writes to port 402h goes to --debug-console.
+    #[arg(long, value_name = "PATH", verbatim_doc_comment)]
+    pub bios: Option<PathBuf>,
+
+    /// Start from firmware in flash memory: FILE[,readonly=on][,snapshot=on][,format=raw|qcow2]
+    ///
+    /// The first chip ends at 4 GiB and has the firmware's code. A second one lies below it, and
+    /// has the variables, which the guest changes: give each machine a copy of its own. With the
+    /// package 'ovmf':
+    ///     cp /usr/share/OVMF/OVMF_VARS_4M.fd vars.fd
+    ///     tollgate run --pflash /usr/share/OVMF/OVMF_CODE_4M.fd,readonly=on --pflash vars.fd
+    /// Write a comma that belongs to the name twice.
     #[arg(
         long,
-        value_name = "PATH",
-        conflicts_with_all = ["kernel", "initrd", "append"],
+        value_name = "FLASH",
+        value_parser = flash::parse,
+        conflicts_with = "bios",
         verbatim_doc_comment
     )]
-    pub bios: Option<PathBuf>,
+    pub pflash: Vec<DriveOptions>,
 
     /// Continue where a snapshot was taken (see tollgate snapshot)
     ///
@@ -46,7 +61,7 @@ pub struct BootArguments {
         long,
         value_name = "FILE",
         conflicts_with_all = [
-            "kernel", "bios", "initrd", "append", "boot", "fw_cfg", "guest_hooks", "memory",
+            "kernel", "bios", "pflash", "initrd", "append", "boot", "fw_cfg", "guest_hooks", "memory",
             "memory_backing", "cpu", "hpet", "no_hpet", "drive", "floppy", "cdrom", "snapshot",
             "share", "net", "vsock", "port", "hvc", "device", "pci", "paravirt",
         ],

@@ -68,7 +68,7 @@ pub struct DiskArguments {
     )]
     cdrom: Option<FloppyArgument>,
 
-    /// Do not change any image of a disk or floppy disk, as snapshot=on does for one
+    /// Do not change any image of a disk, floppy disk or flash chip, as snapshot=on does for one
     ///
     /// What the guest writes goes to temporary files, which are removed at the end. The flag does
     /// not apply to disks that 'tollgate medium' inserts later.
@@ -147,6 +147,11 @@ impl DiskArguments {
         let cd_rom = self.cdrom.as_ref();
         let cd_rom = cd_rom.map(|disc| IdeDrive::CdRom(disc.as_deref().cloned()));
         IdeDrive::place(drives.collect(), cd_rom)
+    }
+
+    /// The chips of flash memory as the machine uses them.
+    pub fn flash(&self, chips: &[DriveOptions]) -> Vec<DriveOptions> {
+        chips.iter().map(|chip| self.kept(chip)).collect()
     }
 
     /// A disk as the machine uses it. With `--snapshot` its image stays as it is.

@@ -26,6 +26,7 @@ pub fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     let mut config = VmConfig {
         kernel: boot.kernel.clone().unwrap_or_default(),
         firmware: firmware(boot)?,
+        flash: arguments.disks.flash(&boot.pflash),
         initrd: match boot.initrd.as_slice() {
             [] => None,
             modules => Some(modules.join(",")),
@@ -52,9 +53,16 @@ pub fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     arguments.devices.apply(&mut config);
     arguments.events.apply(&mut config);
     arguments.developer.apply(&mut config)?;
-    match &config.firmware {
-        Some(path) => check_readable(path, "--bios")?,
-        None => check_readable(&config.kernel, "--kernel")?,
+    if let Some(path) = &boot.bios {
+        check_readable(path, "--bios")?;
+    }
+    match boot.kernel {
+        Some(_) => check_readable(&config.kernel, "--kernel")?,
+        None if !boot.append.is_empty() || !boot.initrd.is_empty() => {
+            let why = "--initrd and --append belong to --kernel";
+            return Err(Failure::usage(why));
+        }
+        None => {}
     }
     config.validate().map_err(usage)?;
     Ok(config)
@@ -80,7 +88,8 @@ pub fn restored(arguments: &RunArguments, saved: &VmConfig) -> Result<VmConfig, 
 
 /// The firmware that the machine starts from: the named file, or without a kernel the host's.
 fn firmware(boot: &BootArguments) -> Result<Option<PathBuf>, Failure> {
-    match (&boot.kernel, &boot.bios) {
+    let first = boot.pflash.first().map(|chip| &chip.path);
+    match (&boot.kernel, boot.bios.as_ref().or(first)) {
         (_, Some(path)) => Ok(Some(path.clone())),
         (None, None) => firmware::find().map(Some).map_err(Failure::usage),
         (Some(_), None) => Ok(None),

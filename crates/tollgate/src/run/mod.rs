@@ -261,7 +261,7 @@ fn translations_of(
 
 /// The description of the machine that the control socket and `tollgate top` show.
 fn identity(config: &VmConfig) -> Identity {
-    let kernel = config.firmware.is_none().then_some(&*config.kernel);
+    let kernel = Some(&*config.kernel).filter(|path| !path.as_os_str().is_empty());
     let firmware = config.firmware.as_deref();
     Identity::new(config.memory_bytes, kernel, firmware, &config.append)
 }

@@ -350,7 +350,16 @@ fn what_is_missing_or_contradicts_is_one_line() {
             &["--bios", "/dev/null", "--pci", "off"],
             "firmware (--bios) needs the PCI bus",
         ),
-        (&["--bios", "a", "--kernel", "b"], "cannot be used with"),
+        (&["--bios", "a", "--pflash", "b"], "cannot be used with"),
+        (&["--pflash", "/dev/null"], "it has 0 bytes: flash memory"),
+        (
+            &["--bios", "/dev/null", "--kernel", "/dev/null"],
+            "'/dev/null' is not UEFI firmware",
+        ),
+        (
+            &["--bios", "/dev/null", "--append", "quiet"],
+            "--initrd and --append belong to --kernel",
+        ),
         (&[], "--kernel"),
         (
             &[

@@ -137,9 +137,7 @@ impl Channel {
 
     /// Returns the status of the selected device.
     fn status(&self) -> u8 {
-        if self.is_empty() {
-            return 0xff;
-        }
+        // Firmware waits half a minute for a drive that looks busy, as all ones do.
         let Some(unit) = &self.units[self.index()] else {
             return 0;
         };
@@ -169,7 +167,7 @@ impl Channel {
     /// Reads a register of the command block, except for the data register.
     pub fn read(&mut self, offset: u16) -> u8 {
         if self.is_empty() {
-            return 0xff;
+            return 0;
         }
         if offset == register::STATUS {
             let status = self.status();

@@ -62,8 +62,6 @@ const PORTS: [Ports; 2] = [
 pub struct IdeFunction {
     config: ConfigSpace,
     channels: [Channel; 2],
-    /// Whether the channels answer from the start, because no firmware will enable them.
-    is_prepared: bool,
 }
 
 impl IdeFunction {
@@ -72,9 +70,8 @@ impl IdeFunction {
     /// The maximum number of units.
     pub const PLACES: usize = 4;
 
-    /// Makes the function with its units: the first channel's two, then the second's. With
-    /// `is_prepared` the channels answer from the start, because no firmware will enable them.
-    pub fn new(units: [Option<Unit>; Self::PLACES], is_prepared: bool) -> Self {
+    /// Makes the function with its units: the first channel's two, then the second's.
+    pub fn new(units: [Option<Unit>; Self::PLACES]) -> Self {
         let mut config = ConfigSpace::new(&IDENTITY);
         config.make_writable(TIMING..TIMING + 0x20);
         config.add_bar(MASTER_BAR, BarKind::Io, 16);
@@ -83,11 +80,7 @@ impl IdeFunction {
             unit.iter_mut().for_each(Unit::set_signature);
             channels[index / 2].units[index % 2] = unit;
         }
-        let mut function = Self {
-            config,
-            channels,
-            is_prepared,
-        };
+        let mut function = Self { config, channels };
         function.after_reset();
         function
     }
@@ -241,11 +234,10 @@ impl PciFunction for IdeFunction {
     }
 
     fn after_reset(&mut self) {
-        if self.is_prepared {
-            for channel in 0..2 {
-                let timing = DECODE.to_le_bytes();
-                self.config.write(TIMING + 2 * channel, &timing);
-            }
+        // UEFI firmware relies on this, as on QEMU's function, whose ports always answer.
+        for channel in 0..2 {
+            let timing = DECODE.to_le_bytes();
+            self.config.write(TIMING + 2 * channel, &timing);
         }
     }
 

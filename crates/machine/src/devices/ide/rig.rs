@@ -62,7 +62,7 @@ impl Rig {
     fn new(units: [Option<Unit>; IdeFunction::PLACES], images: Vec<PathBuf>) -> Self {
         let mut rig = Self {
             bench: Bench::new(),
-            function: IdeFunction::new(units, true),
+            function: IdeFunction::new(units),
             images,
         };
         // Enables I/O, memory and bus master.

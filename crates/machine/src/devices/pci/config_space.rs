@@ -155,6 +155,19 @@ impl ConfigSpace {
         self.writable[registers].fill(0xff);
     }
 
+    /// Gives registers of the function's own values that the guest cannot change.
+    ///
+    /// # Panics
+    /// Some of these registers are not the function's own.
+    pub fn fix(&mut self, place: usize, bytes: &[u8]) {
+        assert!(
+            place >= register::FIRST_FREE,
+            "the registers are not the function's own"
+        );
+        self.set(place, bytes);
+        self.writable[place..place + bytes.len()].fill(0);
+    }
+
     /// Records that the device has more functions than this one (header type, 6.2.1).
     pub fn set_multifunction(&mut self) {
         self.bytes[register::HEADER_TYPE] |= HEADER_MULTIFUNCTION;
