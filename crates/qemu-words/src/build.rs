@@ -15,6 +15,8 @@ pub struct Builder {
     pub config: Configuration,
     /// The drives, also those that no device uses yet.
     pub drives: Vec<DriveEntry>,
+    /// The drives that `-machine` makes chips of flash memory: their units and names.
+    pub flash_nodes: Vec<(usize, String)>,
     /// The devices, each with the option that asked for it.
     pub devices: Vec<(String, KeyValues)>,
     /// Directories that wait for a device.
@@ -96,7 +98,9 @@ impl Builder {
             "initrd" => self.set(|config| config.initrd = Some(value.into())),
             "smbios" => self.smbios(list(None)?),
             "fw_cfg" => self.firmware_file(list(Some("name"))?),
-            "fda" | "fdb" | "hda" | "hdb" | "hdc" | "hdd" | "cdrom" => self.image(name, value),
+            "fda" | "fdb" | "hda" | "hdb" | "hdc" | "hdd" | "cdrom" | "pflash" => {
+                self.image(name, value)
+            }
             "drive" => self.drive(list(None)?),
             "blockdev" => self.blockdev(list(Some("driver"))?),
             "fsdev" => self.fsdev(list(Some("fsdriver"))?),

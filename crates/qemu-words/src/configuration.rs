@@ -71,6 +71,8 @@ pub enum Interface {
     ScsiCdRom,
     /// A floppy drive.
     Floppy,
+    /// A chip of flash memory.
+    Flash,
 }
 
 impl Interface {

@@ -26,7 +26,13 @@ pub const BLOCKS: &[Row] = &[
         Partly,
         "if=virtio, ide, scsi, floppy and none; raw and qcow2; snapshot, cache, discard, readonly, serial, media, index, bus, unit, id; throttling is refused; aio, werror, rerror, detect-zeroes, copy-on-read make no difference",
     ),
-    row("mtdblock", &[], "file", Refused, "there is no flash memory"),
+    row(
+        "mtdblock",
+        &[],
+        "file",
+        Refused,
+        "a PC has no such flash memory",
+    ),
     row("sd", &[], "file", Refused, "there is no SD card"),
     row("snapshot", &[], "", Done, ""),
     row(

@@ -116,6 +116,7 @@ impl Builder {
         let (interface, place) = match name {
             "fda" => (Interface::Floppy, 0),
             "fdb" => (Interface::Floppy, 1),
+            "pflash" => (Interface::Flash, self.flash_chips()),
             "hda" => (Interface::IdeDisk, 0),
             "hdb" => (Interface::IdeDisk, 1),
             "hdc" => (Interface::IdeDisk, 2),
@@ -129,6 +130,27 @@ impl Builder {
             file => Some(path(file)?.into()),
         };
         self.add_drive(drive, false);
+        Ok(())
+    }
+
+    /// The number of chips of flash memory so far.
+    fn flash_chips(&self) -> usize {
+        let drives = self.drives.iter().map(|entry| entry.drive.interface);
+        drives.filter(|it| *it == Interface::Flash).count()
+    }
+
+    /// The property of machines that makes a node a chip of flash memory.
+    fn flash_node(&mut self, place: usize, node: &str) -> Result<(), Refusal> {
+        let mut entries = self.drives.iter_mut();
+        let entry = entries.find(|entry| entry.drive.id == node && entry.is_waiting);
+        let entry = entry.ok_or_else(|| {
+            Refusal(format!(
+                "Property 'machine.pflash{place}' can't find value '{node}'"
+            ))
+        })?;
+        entry.is_waiting = false;
+        entry.drive.interface = Interface::Flash;
+        entry.drive.place = Some(place);
         Ok(())
     }
 
@@ -154,7 +176,7 @@ impl Builder {
                     false => Interface::Virtio,
                 }
             }
-            Some("pflash") => return Err("there is no flash memory; a ROM image is -bios".into()),
+            Some("pflash") => Interface::Flash,
             Some("scsi") if is_cd => Interface::ScsiCdRom,
             Some("scsi") => Interface::ScsiDisk,
             Some(other) => return Err(format!("unsupported bus type '{other}'").into()),
@@ -202,6 +224,9 @@ impl Builder {
                 .place
                 .filter(|_| bus.is_none())
                 .or(unit.map(|it| it as usize));
+        }
+        if drive.interface == Interface::Flash && drive.place.is_none() {
+            drive.place = Some(self.flash_chips());
         }
         refuse_limits(&mut list)?;
         list.end()?;
@@ -272,6 +297,7 @@ impl Builder {
                 Interface::ScsiDisk => "scsi0-hd",
                 Interface::ScsiCdRom => "scsi0-cd",
                 Interface::Floppy => "floppy",
+                Interface::Flash => "pflash",
             };
             let of_kind = self
                 .drives
@@ -302,6 +328,9 @@ impl Builder {
 
     /// Moves the drives to the configuration, in the order in which the guest finds them.
     pub fn place_drives(&mut self) -> Result<(), Refusal> {
+        for (place, node) in std::mem::take(&mut self.flash_nodes) {
+            self.flash_node(place, &node)?;
+        }
         for entry in std::mem::take(&mut self.drives) {
             let mut drive = entry.drive;
             // -snapshot also applies to options that precede it.

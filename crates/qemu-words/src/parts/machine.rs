@@ -80,6 +80,11 @@ impl Builder {
         {
             return Err("nvdimm=on: there is no persistent memory".into());
         }
+        for (place, key) in ["pflash0", "pflash1"].into_iter().enumerate() {
+            if let Some(node) = list.take(key) {
+                self.flash_nodes.push((place, node));
+            }
+        }
         let config = &mut self.config;
         for (key, place) in [
             ("kernel", &mut config.kernel),

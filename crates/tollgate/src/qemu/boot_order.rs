@@ -91,6 +91,8 @@ fn path(drive: &Drive, number: usize, ide: &[Option<String>]) -> String {
                 drive.place.unwrap_or(0)
             )
         }
+        // Nothing boots from flash memory by its place.
+        Interface::Flash => String::new(),
         Interface::IdeDisk | Interface::IdeCdRom => {
             let is_it = |id: &Option<String>| id.as_ref() == Some(&drive.id);
             let place = ide.iter().position(is_it).unwrap_or(0);

@@ -43,6 +43,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         },
         kernel: config.kernel.clone().unwrap_or_default(),
         firmware: firmware(config)?,
+        flash: flash(config)?,
         initrd: config.initrd.clone(),
         append: config.append.clone(),
         cpu: chosen.cpu,
@@ -104,7 +105,8 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         machine
             .fw_cfg_files
             .extend(boot_order::file(config, &names, &machine.scsi_drives));
-    } else {
+    }
+    if config.kernel.is_some() {
         check_readable(&machine.kernel, "-kernel")?;
     }
     Ok(machine)
@@ -132,7 +134,11 @@ pub fn removable_drives(config: &Configuration) -> Vec<Option<RemovableDrive>> {
             let number = drive.place.or(next)?;
             Some(RemovableDrive::Floppy(u8::try_from(number).ok()?))
         }
-        Interface::Virtio | Interface::IdeDisk | Interface::ScsiDisk | Interface::ScsiCdRom => None,
+        Interface::Virtio
+        | Interface::IdeDisk
+        | Interface::ScsiDisk
+        | Interface::ScsiCdRom
+        | Interface::Flash => None,
     });
     drives.collect()
 }
@@ -310,9 +316,31 @@ fn share(share: &words::Share) -> ShareOptions {
     }
 }
 
-/// The firmware of a machine that starts from one. A machine with a kernel starts from that.
+/// The chips of flash memory, in the order of their units.
+fn flash(config: &Configuration) -> Result<Vec<DriveOptions>, Failure> {
+    let mut chips: Vec<&Drive> = of_kind(config, Interface::Flash).collect();
+    chips.sort_by_key(|chip| chip.place);
+    let is_in_order = (chips.iter().enumerate()).all(|(unit, chip)| chip.place == Some(unit));
+    if !is_in_order || chips.iter().any(|chip| chip.file.is_none()) {
+        return Err(failed(
+            "flash memory is one image for unit 0, or two for the units 0 and 1",
+        ));
+    }
+    Ok(chips.into_iter().map(options).collect())
+}
+
+/// The firmware of a machine that starts from one. A machine with a kernel starts from that, unless
+/// UEFI firmware is named, which then loads the kernel.
 fn firmware(config: &Configuration) -> Result<Option<PathBuf>, Failure> {
-    if config.kernel.is_some() {
+    if let Some(code) = flash(config)?.into_iter().next() {
+        return Ok(Some(code.path));
+    }
+    let rom = rom(config)?;
+    Ok(rom.filter(|rom| config.kernel.is_none() || firmware::is_uefi(rom)))
+}
+
+fn rom(config: &Configuration) -> Result<Option<PathBuf>, Failure> {
+    if config.kernel.is_some() && config.firmware.is_none() {
         return Ok(None);
     }
     let Some(name) = &config.firmware else {
@@ -320,7 +348,13 @@ fn firmware(config: &Configuration) -> Result<Option<PathBuf>, Failure> {
     };
     // A name alone is looked for where firmware is installed.
     let folders = config.firmware_folders.iter().map(PathBuf::as_path);
-    let customary = ["", "/usr/share/seabios", "/usr/share/qemu"].map(Path::new);
+    let customary = [
+        "",
+        "/usr/share/seabios",
+        "/usr/share/qemu",
+        "/usr/share/ovmf",
+    ]
+    .map(Path::new);
     let mut places = folders.chain(customary).map(|folder| folder.join(name));
     let found = places.find(|place| place.is_file());
     match found {
