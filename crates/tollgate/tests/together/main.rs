@@ -69,6 +69,7 @@ mod support;
 mod time;
 mod top;
 mod translations;
+mod uefi;
 mod video;
 mod vnc;
 mod vsock;

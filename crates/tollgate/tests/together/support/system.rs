@@ -51,6 +51,15 @@ pub fn database(architecture: &str) -> Option<PathBuf> {
     made(&name, &name, "scripts/get-database")
 }
 
+/// The folder of UEFI firmware and of disks that boot with it. `None`: it was not made, and the test
+/// that needs it is skipped.
+///
+/// # Panics
+/// The folder is missing although [`is_promised`] says that it exists.
+pub fn uefi() -> Option<PathBuf> {
+    made("uefi", "uefi", "scripts/get-uefi")
+}
+
 /// The folder of what a script makes, if it is complete.
 fn made(name: &str, folder: &str, script: &str) -> Option<PathBuf> {
     let folder = guests_folder().join(folder);
