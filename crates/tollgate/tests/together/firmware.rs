@@ -351,7 +351,10 @@ fn what_is_missing_or_contradicts_is_one_line() {
             "firmware (--bios) needs the PCI bus",
         ),
         (&["--bios", "a", "--pflash", "b"], "cannot be used with"),
-        (&["--pflash", "/dev/null"], "it has 0 bytes: flash memory"),
+        (
+            &["--pflash", "/dev/null"],
+            "cannot use disk image '/dev/null'",
+        ),
         (
             &["--bios", "/dev/null", "--kernel", "/dev/null"],
             "'/dev/null' is not UEFI firmware",

@@ -55,7 +55,7 @@ fn one_image_reaches_its_shell_as_a_rom() {
         command
     });
     reach_shell(&mut guest);
-    type_slowly(&mut guest, "reset -s");
+    type_slowly(&mut guest, "reset");
     assert_eq!(guest.end().code, Some(0));
 }
 
@@ -68,13 +68,13 @@ fn variables_are_kept_in_their_file() {
     reach_shell(&mut guest);
     type_slowly(&mut guest, "set kept across");
     guest.wait_for(SHELL);
-    type_slowly(&mut guest, "reset -s");
+    type_slowly(&mut guest, "reset");
     assert_eq!(guest.end().code, Some(0));
     let mut guest = Session::over_pipes(machine(&files, &variables));
     reach_shell(&mut guest);
     type_slowly(&mut guest, "echo %kept%");
     guest.wait_for("across");
-    type_slowly(&mut guest, "reset -s");
+    type_slowly(&mut guest, "reset");
     assert_eq!(guest.end().code, Some(0));
 }
 
