@@ -17,6 +17,7 @@ mod host_state;
 mod input;
 pub mod loaders;
 pub mod mutate;
+pub mod requests;
 mod saving;
 pub mod snapshots;
 pub mod text_files;
@@ -40,7 +41,7 @@ pub struct Target {
 }
 
 /// All targets, in the order in which they are run.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -65,6 +66,11 @@ pub const TARGETS: [Target; 11] = [
         name: "virtio",
         run: virtio::run,
         seeds: virtio::seeds,
+    },
+    Target {
+        name: "requests",
+        run: requests::run,
+        seeds: requests::seeds,
     },
     Target {
         name: "loaders",

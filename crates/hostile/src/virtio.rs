@@ -476,23 +476,38 @@ fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
     })
 }
 
+/// The steps that send a message to the 9P device: 7 bytes and its body; then descriptors of request and
+/// reply, which are made available.
+pub fn nine_message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let bytes = 7 + body.len() as u8;
+    let mut steps = vec![0x54, bytes, kind, body.len() as u8];
+    steps.extend(body);
+    steps.push(3);
+    steps.extend([0x40, 0, 3, bytes, 1, 1]);
+    steps.extend([0x80, 1, 4, 1, 2, 0]);
+    steps.extend([0x15, 0, 0]);
+    steps
+}
+
+/// The steps that send a command of 16 bytes to a unit of a target of the SCSI controller.
+pub fn scsi_request(target: u8, unit: u8, command: &[u8]) -> Vec<u8> {
+    let mut steps = vec![0x64, target, unit];
+    steps.extend(command);
+    steps.push(3);
+    // The request, the answer, and its data.
+    steps.extend([0x40, 0, 3, 51, 1, 1]);
+    steps.extend([0x40, 1, 4, 108, 3, 2]);
+    steps.extend([0x80, 2, 5, 1, 2, 0]);
+    steps.extend([0x15, 0, 0]);
+    steps
+}
+
 /// Messages to the 9P device: the beginning of a session and what follows.
 fn nine_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
-    // A message of 7 bytes and its body; then descriptors of request and reply.
-    let message = |kind: u8, body: &[u8]| -> Vec<u8> {
-        let bytes = 7 + body.len() as u8;
-        let mut steps = vec![0x54, bytes, kind, body.len() as u8];
-        steps.extend(body);
-        steps.push(3);
-        steps.extend([0x40, 0, 3, bytes, 1, 1]);
-        steps.extend([0x80, 1, 4, 1, 2, 0]);
-        steps.extend([0x15, 0, 0]);
-        steps
-    };
-    let version = message(100, b"\0\0\x02\0\x08\09P2000.L");
-    let attach = message(104, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0");
-    let create = message(14, b"\0\0\0\0\x01\0a\x02\0\0\0\xa4\x01\0\0\0\0\0\0");
-    let walk = message(110, b"\0\0\0\0\x01\0\0\0\x01\0\x01\0a");
+    let version = nine_message(100, b"\0\0\x02\0\x08\09P2000.L");
+    let attach = nine_message(104, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0");
+    let create = nine_message(14, b"\0\0\0\0\x01\0a\x02\0\0\0\xa4\x01\0\0\0\0\0\0");
+    let walk = nine_message(110, b"\0\0\0\0\x01\0\0\0\x01\0\x01\0a");
     let end = [0x0f, 0x8e, 0xce, 0x0b, 0, 0x10];
     [("create", create), ("walk", walk)]
         .into_iter()
@@ -514,16 +529,9 @@ fn scsi_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
         ("modes", &[0x5a, 0, 0x3f, 0, 0, 0, 0, 0, 200]),
     ];
     commands.into_iter().flat_map(|(name, command)| {
-        let mut steps = vec![0x64, 1, 0];
         let mut bytes = command.to_vec();
         bytes.resize(16, 0);
-        steps.extend(bytes);
-        steps.push(3);
-        // The request, the answer, and its data.
-        steps.extend([0x40, 0, 3, 51, 1, 1]);
-        steps.extend([0x40, 1, 4, 108, 3, 2]);
-        steps.extend([0x80, 2, 5, 1, 2, 0]);
-        steps.extend([0x15, 0, 0]);
+        let mut steps = scsi_request(1, 0, &bytes);
         steps.extend([0x0f, 0x8e, 0xce, 0x0b, 0, 0x10]);
         [0xa2, 0xaa].map(|choices: u8| {
             let seed = [&[0, choices], &*steps].concat();

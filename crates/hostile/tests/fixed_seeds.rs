@@ -53,6 +53,11 @@ fn the_devices_survive_any_access_at_any_time() {
 }
 
 #[test]
+fn files_and_drives_survive_any_request_of_the_right_form() {
+    run("requests", 1000);
+}
+
+#[test]
 fn virtio_devices_survive_any_driver() {
     run("virtio", 2000);
 }

@@ -89,10 +89,7 @@ fn format_name(format: Option<DriveFormat>) -> &'static str {
 fn drives(machine: &dyn Machine) -> Value {
     let drives = machine.configuration().drives.iter().zip(machine.media());
     let described = drives.map(|(drive, file)| {
-        let is_removable = matches!(
-            drive.interface,
-            Interface::IdeCdRom | Interface::ScsiCdRom | Interface::Floppy
-        );
+        let is_removable = matches!(drive.interface, Interface::IdeCdRom | Interface::Floppy);
         let mut described = json!({
             "device": drive.id, "type": "unknown", "removable": is_removable, "locked": false,
         });
