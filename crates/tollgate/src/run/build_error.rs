@@ -21,7 +21,9 @@ fn flag(error: &BuildError, config: &VmConfig) -> &'static str {
             let is_it = |disk: &DriveOptions| disk.path == error.path;
             let is_disc =
                 |drive: &IdeDrive| matches!(drive, IdeDrive::CdRom(Some(disc)) if is_it(disc));
-            if config.floppies.iter().flatten().any(is_it) {
+            if config.flash.iter().any(is_it) {
+                "--pflash: "
+            } else if config.floppies.iter().flatten().any(is_it) {
                 "--floppy: "
             } else if config.ide_drives.iter().flatten().any(is_disc) {
                 "--cdrom: "
