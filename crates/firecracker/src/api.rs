@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::VERSION;
 use crate::bodies::{
-    Action, DriveUpdate, Logger, Metrics, NetworkInterface, SnapshotCreate, SnapshotLoad, VmState,
+    Action, BalloonState, Drive, DriveUpdate, Logger, Metrics, NetworkInterface, SnapshotCreate,
+    SnapshotLoad, VmState,
 };
 use crate::config_file::ConfigFile;
 use crate::counts::RequestCounts;
@@ -94,6 +95,24 @@ pub trait Machine {
     /// # Errors
     /// One line.
     fn load_snapshot(&mut self, order: &SnapshotLoad) -> Result<(Resources, Self::Built), String>;
+
+    /// Opens the image of a drive, whose number is `index`, in place of the one that the machine has.
+    ///
+    /// # Errors
+    /// One line that names the field.
+    fn change_drive(&mut self, index: usize, drive: &Drive) -> Result<(), String>;
+
+    /// Asks the guest to give this number of pages.
+    ///
+    /// # Errors
+    /// One line.
+    fn set_balloon(&mut self, pages: u32) -> Result<(), String>;
+
+    /// What is known of the balloon.
+    ///
+    /// # Errors
+    /// One line.
+    fn balloon(&mut self) -> Result<BalloonState, String>;
 
     /// Presses Ctrl-Alt-Delete.
     ///
@@ -209,7 +228,7 @@ impl Api {
             }
             Request::PutBootSource(source) => self.before()?.boot_source = Some(source),
             Request::PutDrive(drive) => self.before()?.put_drive(drive)?,
-            Request::PatchDrive(update) => self.change_drive(&update)?,
+            Request::PatchDrive(update) => self.change_drive(&update, machine)?,
             Request::PutNetworkInterface(interface) => {
                 self.before()?;
                 let note = machine.check_network(&interface).map_err(refused)?;
@@ -243,6 +262,23 @@ impl Api {
                 machine.set_metrics(&metrics).map_err(refused)?;
                 self.resources.metrics = Some(metrics);
             }
+            Request::GetBalloon => {
+                let balloon = serde_json::to_value(self.resources.known_balloon()?);
+                return Ok(shown(balloon.unwrap_or_default()));
+            }
+            Request::PutBalloon(balloon) => self.before()?.put_balloon(balloon)?,
+            Request::PatchBalloon(update) => {
+                let balloon = self.after()?.changed_balloon(&update)?;
+                machine.set_balloon(balloon.pages()).map_err(refused)?;
+                self.resources.balloon = Some(balloon);
+            }
+            Request::GetStatistics => {
+                if self.after()?.known_balloon()?.stats_polling_interval_s == 0 {
+                    return Err(Fault::new("The statistics of the balloon are disabled."));
+                }
+                return Ok(shown(machine.balloon().map_err(refused)?.shown()));
+            }
+            Request::PatchStatistics(update) => self.after()?.set_interval(&update)?,
             Request::GetMetadata => return Ok(shown(self.metadata.value())),
             Request::PutMetadata(value) => self.metadata.put(value)?,
             Request::PatchMetadata(patch) => self.metadata.patch(patch)?,
@@ -314,18 +350,22 @@ impl Api {
         Ok(built)
     }
 
-    fn change_drive(&mut self, update: &DriveUpdate) -> Result<(), Fault> {
-        let drives = &self.after()?.drives;
-        let drive = drives.iter().find(|it| it.drive_id == update.drive_id);
-        let drive = drive.ok_or_else(|| Fault::field("drive_id", "there is no such drive"))?;
-        match &update.path_on_host {
-            // The request that tells Firecracker to look at the image's size again.
-            Some(path) if Some(path) != drive.path_on_host.as_ref() => {
-                let why = "the image of a virtio disk cannot be replaced while the machine runs";
-                Err(Fault::field("path_on_host", why))
-            }
-            _ => Ok(()),
-        }
+    fn change_drive<M: Machine>(
+        &mut self,
+        update: &DriveUpdate,
+        machine: &mut M,
+    ) -> Result<(), Fault> {
+        let drives = &mut self.after()?.drives;
+        let index = drives.iter().position(|it| it.drive_id == update.drive_id);
+        let index = index.ok_or_else(|| Fault::field("drive_id", "there is no such drive"))?;
+        let Some(path) = &update.path_on_host else {
+            return Ok(());
+        };
+        let mut drive = drives[index].clone();
+        drive.path_on_host = Some(path.clone());
+        machine.change_drive(index, &drive).map_err(Fault::new)?;
+        drives[index] = drive;
+        Ok(())
     }
 
     /// What was configured, of a machine that has not started.

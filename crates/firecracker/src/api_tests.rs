@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bodies::{Logger, Metrics, NetworkInterface, SnapshotCreate, SnapshotLoad, VmState};
+use crate::bodies::{
+    BalloonState, Drive, Logger, Metrics, NetworkInterface, SnapshotCreate, SnapshotLoad, VmState,
+};
 use crate::{
     Api, ConfigFile, HttpRequest, InstanceState, Machine, Metadata, Method, Resources, Served,
 };
@@ -48,6 +50,25 @@ impl Machine for Noting {
     }
     fn load_snapshot(&mut self, _: &SnapshotLoad) -> Result<(Resources, ()), String> {
         Ok((self.saved.clone().ok_or("no snapshot")?, ()))
+    }
+    fn change_drive(&mut self, index: usize, drive: &Drive) -> Result<(), String> {
+        let path = drive.path_on_host.clone().unwrap_or_default();
+        if path.ends_with("none") {
+            return Err("path_on_host: no such file".into());
+        }
+        self.orders.push(format!("{index} {}", path.display()));
+        Ok(())
+    }
+    fn set_balloon(&mut self, pages: u32) -> Result<(), String> {
+        self.orders.push(format!("{pages} pages"));
+        Ok(())
+    }
+    fn balloon(&mut self) -> Result<BalloonState, String> {
+        Ok(BalloonState {
+            target_pages: 512,
+            actual_pages: 300,
+            statistics: vec![(4, 77), (99, 1)],
+        })
     }
     fn press_ctrl_alt_delete(&mut self) -> Result<(), String> {
         self.orders.push("keys".into());
@@ -174,6 +195,63 @@ fn what_comes_too_early_or_too_late_is_refused() {
     client.put("/actions", json!({"action_type": "SendCtrlAltDel"}));
     client.put("/actions", json!({"action_type": "FlushMetrics"}));
     assert!(client.machine.orders[2].contains(r#""put_api_requests":{"actions_count":4"#));
+}
+
+#[test]
+fn a_balloon_is_configured_before_and_filled_after_the_start() {
+    let mut client = Client::new();
+    client.configure();
+    let none = client.refusal(Method::Get, "/balloon", json!(null));
+    assert!(none.contains("No balloon"), "{none}");
+    let balloon = |amount: u64, interval: u64| {
+        json!({"amount_mib": amount, "deflate_on_oom": true,
+               "stats_polling_interval_s": interval})
+    };
+    let large = client.refusal(Method::Put, "/balloon", balloon(129, 1));
+    assert!(large.starts_with("amount_mib: "), "{large}");
+    client.put("/balloon", balloon(1, 1));
+    let early = client.refusal(Method::Patch, "/balloon", json!({"amount_mib": 2}));
+    assert!(early.contains("before starting"), "{early}");
+    client.put("/actions", start());
+    client.machine.orders.clear();
+    for (amount, is_good) in [(2, true), (129, false)] {
+        let patch = client.ask(Method::Patch, "/balloon", json!({"amount_mib": amount}));
+        assert_eq!(patch.response.is_good(), is_good);
+    }
+    assert_eq!(client.machine.orders, ["512 pages"]);
+    assert_eq!(client.get("/balloon")["amount_mib"], 2);
+    assert_eq!(
+        client.get("/balloon/statistics"),
+        json!({"target_pages": 512, "actual_pages": 300, "target_mib": 2, "actual_mib": 1,
+               "free_memory": 77})
+    );
+    for (interval, is_good) in [(5, true), (0, false)] {
+        let body = json!({"stats_polling_interval_s": interval});
+        let patch = client.ask(Method::Patch, "/balloon/statistics", body);
+        assert_eq!(patch.response.is_good(), is_good);
+    }
+    assert_eq!(client.get("/balloon")["stats_polling_interval_s"], 5);
+}
+
+#[test]
+fn a_drive_gets_another_image_while_the_machine_runs() {
+    let mut client = Client::new();
+    client.configure();
+    let patch = |path: &str| json!({"drive_id": "root", "path_on_host": path});
+    let early = client.refusal(Method::Patch, "/drives/root", patch("e"));
+    assert!(early.contains("before starting"), "{early}");
+    client.put("/actions", start());
+    client.machine.orders.clear();
+    let done = client.ask(Method::Patch, "/drives/root", patch("e"));
+    assert!(done.response.is_good());
+    let wrong = client.refusal(Method::Patch, "/drives/root", patch("none"));
+    assert!(wrong.starts_with("path_on_host: "), "{wrong}");
+    assert_eq!(client.machine.orders, ["0 e"]);
+    let drives = &client.get("/vm/config")["drives"];
+    assert_eq!(drives[0]["path_on_host"], "e");
+    let unknown = json!({"drive_id": "other", "path_on_host": "e"});
+    let unknown = client.refusal(Method::Patch, "/drives/other", unknown);
+    assert!(unknown.starts_with("drive_id: "), "{unknown}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::bodies::{
-    Body, BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig, Metrics,
+    Balloon, Body, BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig, Metrics,
     NetworkInterface, Serial, Vsock, parse,
 };
 use crate::fault::Fault;
@@ -29,6 +29,8 @@ pub struct ConfigFile {
     logger: Option<Logger>,
     #[serde(default)]
     metrics: Option<Metrics>,
+    #[serde(default)]
+    balloon: Option<Balloon>,
     #[serde(default)]
     mmds_config: Option<MetadataConfig>,
     // What Tollgate has nothing for may be null, as in the files that GET /vm/config returns.
@@ -88,6 +90,7 @@ impl ConfigFile {
             Request::PutNetworkInterface,
         )?;
         add(&mut requests, self.mmds_config, Request::PutMetadataConfig)?;
+        add(&mut requests, self.balloon, Request::PutBalloon)?;
         add(&mut requests, self.vsock, Request::PutVsock)?;
         add(&mut requests, self.entropy, Request::PutEntropy)?;
         add(&mut requests, self.serial, Request::PutSerial)?;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bodies::{
-    BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig, Metrics, NetworkInterface,
-    Serial, Vsock,
+    Balloon, BalloonUpdate, BootSource, Drive, Entropy, Logger, MachineConfig, MetadataConfig,
+    Metrics, NetworkInterface, Serial, StatisticsUpdate, Vsock,
 };
 use crate::fault::Fault;
 
@@ -32,6 +32,8 @@ pub struct Resources {
     pub logger: Option<Logger>,
     /// Where measurements go.
     pub metrics: Option<Metrics>,
+    /// The memory balloon.
+    pub balloon: Option<Balloon>,
     /// The metadata service.
     pub mmds_config: Option<MetadataConfig>,
 }
@@ -73,6 +75,51 @@ impl Resources {
             Some(known) => *known = interface,
             None => all.push(interface),
         }
+        Ok(())
+    }
+
+    /// Configures the balloon.
+    ///
+    /// # Errors
+    /// The guest has less memory.
+    pub fn put_balloon(&mut self, balloon: Balloon) -> Result<(), Fault> {
+        Balloon::check_amount(balloon.amount_mib, self.machine_config.mem_size_mib)?;
+        self.balloon = Some(balloon);
+        Ok(())
+    }
+
+    /// The balloon.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn known_balloon(&self) -> Result<&Balloon, Fault> {
+        self.balloon.as_ref().ok_or_else(no_balloon)
+    }
+
+    /// The balloon after a change of its size.
+    ///
+    /// # Errors
+    /// There is none, or the guest has less memory.
+    pub fn changed_balloon(&self, update: &BalloonUpdate) -> Result<Balloon, Fault> {
+        Balloon::check_amount(update.amount_mib, self.machine_config.mem_size_mib)?;
+        Ok(Balloon {
+            amount_mib: update.amount_mib,
+            ..self.known_balloon()?.clone()
+        })
+    }
+
+    /// Changes the interval of the balloon's statistics.
+    ///
+    /// # Errors
+    /// There is no balloon, or it would be the first interval or the last.
+    pub fn set_interval(&mut self, update: &StatisticsUpdate) -> Result<(), Fault> {
+        let balloon = self.balloon.as_mut().ok_or_else(no_balloon)?;
+        let interval = update.stats_polling_interval_s;
+        if (interval == 0) != (balloon.stats_polling_interval_s == 0) {
+            let why = "Statistics cannot be enabled/disabled after activation.";
+            return Err(Fault::field("stats_polling_interval_s", why));
+        }
+        balloon.stats_polling_interval_s = interval;
         Ok(())
     }
 
@@ -135,6 +182,10 @@ impl Resources {
         value["cpu-config"] = json!(null);
         value
     }
+}
+
+fn no_balloon() -> Fault {
+    Fault::new("No balloon device found. Configure one before the start (PUT /balloon).")
 }
 
 #[cfg(test)]

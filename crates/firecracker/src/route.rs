@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::bodies::{
-    ActionInfo, BootSource, Drive, DriveUpdate, Entropy, Logger, MachineConfig,
-    MachineConfigUpdate, MetadataConfig, Metrics, NetworkInterface, NetworkUpdate, Serial,
-    SnapshotCreate, SnapshotLoad, VmUpdate, Vsock, parse, parse_any,
+    ActionInfo, Balloon, BalloonUpdate, BootSource, Drive, DriveUpdate, Entropy, Logger,
+    MachineConfig, MachineConfigUpdate, MetadataConfig, Metrics, NetworkInterface, NetworkUpdate,
+    Serial, SnapshotCreate, SnapshotLoad, StatisticsUpdate, VmUpdate, Vsock, parse, parse_any,
 };
 use crate::fault::Fault;
 use crate::http::{HttpRequest, Method};
@@ -30,6 +30,11 @@ pub enum Request {
     PutSerial(Serial),
     PutLogger(Logger),
     PutMetrics(Metrics),
+    GetBalloon,
+    PutBalloon(Balloon),
+    PatchBalloon(BalloonUpdate),
+    GetStatistics,
+    PatchStatistics(StatisticsUpdate),
     GetMetadata,
     PutMetadata(Value),
     PatchMetadata(Value),
@@ -55,8 +60,8 @@ const LACKING: [(&str, &str); 4] = [
         "Tollgate has no virtio-mem device; give all memory as mem_size_mib",
     ),
     (
-        "/balloon",
-        "Tollgate's balloon takes free pages back without requests; give --balloon for it",
+        "/balloon/hinting",
+        "Tollgate asks for no hints; free_page_reporting of PUT /balloon takes free pages back",
     ),
 ];
 
@@ -111,6 +116,11 @@ pub fn route(http: &HttpRequest) -> Result<Request, Fault> {
         (Method::Put, ["serial"]) => Request::PutSerial(parse(body)?),
         (Method::Put, ["logger"]) => Request::PutLogger(parse(body)?),
         (Method::Put, ["metrics"]) => Request::PutMetrics(parse(body)?),
+        (Method::Get, ["balloon"]) => Request::GetBalloon,
+        (Method::Put, ["balloon"]) => Request::PutBalloon(parse(body)?),
+        (Method::Patch, ["balloon"]) => Request::PatchBalloon(parse(body)?),
+        (Method::Get, ["balloon", "statistics"]) => Request::GetStatistics,
+        (Method::Patch, ["balloon", "statistics"]) => Request::PatchStatistics(parse(body)?),
         (Method::Get, ["mmds"]) => Request::GetMetadata,
         (Method::Put, ["mmds"]) => Request::PutMetadata(parse_any(body)?),
         (Method::Patch, ["mmds"]) => Request::PatchMetadata(parse_any(body)?),

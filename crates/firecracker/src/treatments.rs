@@ -79,9 +79,44 @@ pub const TREATMENTS: &[Endpoint] = &[
         note: "InstanceStart, FlushMetrics, SendCtrlAltDel",
         fields: &[("action_type", Done, "")],
     },
-    lacking("GET, PUT, PATCH /balloon", "See --balloon."),
-    lacking("GET, PATCH /balloon/statistics", ""),
-    lacking("GET, PATCH /balloon/hinting", ""),
+    plain("GET /balloon", ""),
+    Endpoint {
+        request: "PUT /balloon",
+        treatment: Done,
+        note: "",
+        fields: &[
+            ("amount_mib", Done, ""),
+            ("deflate_on_oom", Done, ""),
+            ("stats_polling_interval_s", Done, ""),
+            (
+                "free_page_hinting",
+                Refused,
+                "free_page_reporting needs no requests",
+            ),
+            ("free_page_reporting", Done, "the same as --balloon"),
+        ],
+    },
+    Endpoint {
+        request: "PATCH /balloon",
+        treatment: Done,
+        note: "",
+        fields: &[("amount_mib", Done, "")],
+    },
+    plain("GET /balloon/statistics", ""),
+    Endpoint {
+        request: "PATCH /balloon/statistics",
+        treatment: Done,
+        note: "",
+        fields: &[(
+            "stats_polling_interval_s",
+            Done,
+            "from 0 or to 0 only before the start",
+        )],
+    },
+    lacking(
+        "GET, PATCH /balloon/hinting/start",
+        "See free_page_reporting.",
+    ),
     Endpoint {
         request: "PUT /boot-source",
         treatment: Done,
@@ -120,13 +155,13 @@ pub const TREATMENTS: &[Endpoint] = &[
     Endpoint {
         request: "PATCH /drives/{drive_id}",
         treatment: Partly,
-        note: "",
+        note: "The guest learns the new size.",
         fields: &[
             ("drive_id", Done, ""),
             (
                 "path_on_host",
-                Partly,
-                "the path that the drive has already; another image is refused",
+                Done,
+                "another image, or the same one after its size has changed",
             ),
             ("rate_limiter", Refused, LIMITER),
         ],

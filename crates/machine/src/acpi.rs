@@ -28,6 +28,7 @@ use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 use crate::board::io_apic;
 use crate::config::VmConfig;
 use crate::devices::acpi_pm;
+use crate::devices::boot_timer;
 use crate::devices::chipset::CHIPSET_DEVICES;
 
 /// Where the tables start. The RSDP comes first; systems search for it here on 16-byte boundaries.
@@ -58,6 +59,8 @@ pub struct Hardware {
     pub hpet: bool,
     /// Whether there is a generation ID.
     pub generation_id: bool,
+    /// The number of bytes at the beginning of the devices' memory that do not belong to the PCI bus.
+    pub before_pci: u64,
     /// Whether the machine starts from firmware. If so, firmware assigns addresses to the
     /// functions, and the machine has the chip set that firmware expects.
     pub firmware: bool,
@@ -104,6 +107,10 @@ impl Hardware {
             virtio_mmio: if config.pci { 0 } else { virtio },
             hpet: config.hpet,
             generation_id: config.generation_id,
+            before_pci: match config.boot_timer {
+                Some(_) => boot_timer::BYTES,
+                None => 0,
+            },
             firmware,
             windows: firmware.then(|| Windows::of(&PhysicalLayout::new(config.memory_bytes))),
         }
@@ -408,6 +415,7 @@ mod tests {
         virtio_mmio: 0,
         hpet: true,
         generation_id: true,
+        before_pci: 0,
         firmware: false,
         windows: None,
     };
@@ -416,6 +424,7 @@ mod tests {
         virtio_mmio: 0,
         hpet: true,
         generation_id: true,
+        before_pci: 0,
         firmware: false,
         windows: None,
     };
@@ -443,6 +452,7 @@ mod tests {
             virtio_mmio: 31,
             hpet: true,
             generation_id: true,
+            before_pci: 0,
             firmware: false,
             windows: None,
         };
@@ -485,6 +495,7 @@ mod tests {
     #[test]
     fn messages_are_announced_with_the_bus_that_has_them() {
         let with_display = Hardware {
+            before_pci: 0,
             firmware: true,
             ..WITH_PCI
         };

@@ -22,6 +22,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+pub use crate::devices::boot_timer::BootTimerOptions;
+pub use crate::devices::virtio::balloon::control::BalloonOptions;
 pub use tollgate_disk::{Backing, Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -286,6 +289,10 @@ pub struct VmConfig {
     pub smbios: Option<Smbios>,
     /// The ports for debugging.
     pub debug_ports: DebugPlaces,
+    /// What the balloon offers if it does more than take free pages back.
+    pub balloon: Option<BalloonOptions>,
+    /// The device at which the guest says that it has started.
+    pub boot_timer: Option<BootTimerOptions>,
     /// The files that the guest finds through fw_cfg.
     pub fw_cfg_files: Vec<FwCfgFile>,
 }
@@ -338,6 +345,8 @@ impl Default for VmConfig {
             parallel: false,
             smbios: None,
             debug_ports: DebugPlaces::default(),
+            balloon: None,
+            boot_timer: None,
             fw_cfg_files: Vec::new(),
         }
     }
@@ -453,11 +462,30 @@ impl VmConfig {
     /// Returns the number of the machine's virtio devices.
     pub fn virtio_devices(&self) -> usize {
         let others = self.devices.iter().filter(|device| device.is_virtio());
+        let is_listed = self.devices.contains(&OptionalDevice::VirtioBalloon);
+        let balloon = usize::from(self.balloon.is_some() && !is_listed);
         let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
         let console = usize::from(!self.ports.is_empty());
         let vsock = usize::from(self.vsock.is_some());
         let scsi = usize::from(!self.scsi_drives.is_empty());
-        drives.len() + networks.len() + shares.len() + console + vsock + scsi + others.count()
+        let own = drives.len() + networks.len() + shares.len();
+        own + console + vsock + scsi + balloon + others.count()
+    }
+
+    /// What the balloon offers, if there is one.
+    pub fn balloon_options(&self) -> Option<BalloonOptions> {
+        let is_listed = self.devices.contains(&OptionalDevice::VirtioBalloon);
+        let listed = is_listed.then(|| BalloonOptions {
+            page_reporting: true,
+            ..BalloonOptions::default()
+        });
+        match (self.balloon, listed) {
+            (Some(options), Some(_)) => Some(BalloonOptions {
+                page_reporting: true,
+                ..options
+            }),
+            (options, listed) => options.or(listed),
+        }
     }
 
     /// Whether there are drives at the IDE function.

@@ -9,6 +9,7 @@ use crate::config::{
 };
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
+use crate::devices::boot_timer::BootTimer;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::isa_bridge::IsaBridge;
 use crate::devices::chipset::power_management::PowerManagement;
@@ -233,6 +234,9 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         devices.push(Box::new(KvmClock::new(config.realtime)));
     }
     devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
+    if let Some(timer) = &config.boot_timer {
+        devices.push(Box::new(BootTimer::new(timer.clone())));
+    }
     devices
 }
 
@@ -313,12 +317,7 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     let drives = config.drives.iter().enumerate();
     let mut devices = drives
         .map(|(index, drive)| {
-            let image = tollgate_disk::open(drive)?;
-            let name = format!("virtio-blk{index} ({})", drive.path.display());
-            let block = Block::new(name, image, &drive.serial).map_err(|error| DiskError {
-                path: drive.path.clone(),
-                why: format!("no thread for it: {error}"),
-            })?;
+            let block = Block::open(index, drive)?;
             Ok(Box::new(block) as Box<dyn VirtioDevice>)
         })
         .collect::<Result<Vec<_>, _>>()
@@ -337,8 +336,8 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     if config.devices.contains(&OptionalDevice::VirtioRng) {
         devices.push(Box::new(Entropy));
     }
-    if config.devices.contains(&OptionalDevice::VirtioBalloon) {
-        devices.push(Box::new(Balloon));
+    if let Some(options) = config.balloon_options() {
+        devices.push(Box::new(Balloon::new(options)));
     }
     for options in &config.shares {
         let share = Share::open(options).map_err(BackEndError::Share)?;

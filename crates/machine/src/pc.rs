@@ -47,6 +47,7 @@ use crate::devices::serial::Serial;
 use crate::devices::vga::Vga;
 use crate::devices::vga::pci::VgaFunction;
 use crate::devices::vga::screen::{Picture, Screen};
+use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::devices::virtio::device::VirtioDevice;
 
 pub use crate::board::{GuestClock, Outside, StateError};
@@ -81,6 +82,8 @@ pub struct Pc {
     share_requests: Vec<Arc<RequestCounts>>,
     /// What each network has refused.
     refusals: Vec<Refusals>,
+    /// The control of the balloon.
+    balloon: Option<BalloonControl>,
 }
 
 /// The state of the machine without its RAM and its processor.
@@ -146,6 +149,7 @@ impl Pc {
         let refusals = (back_ends.virtio.iter())
             .filter_map(|device| device.refusals())
             .collect();
+        let balloon = (back_ends.virtio.iter()).find_map(|device| device.balloon());
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
@@ -169,7 +173,13 @@ impl Pc {
             is_told_of_news: false,
             share_requests,
             refusals,
+            balloon,
         }
+    }
+
+    /// Returns the control of the balloon, if there is one.
+    pub fn balloon(&self) -> Option<BalloonControl> {
+        self.balloon.clone()
     }
 
     /// Returns the records of what networks have refused to the guest.
@@ -342,6 +352,16 @@ impl Pc {
         })
         .flatten()
         .unwrap_or_else(|| Err("the machine has no IDE function".into()))
+    }
+
+    /// Replaces the image of the virtio disk with this number, and tells the guest its new size.
+    ///
+    /// # Errors
+    /// One line: there is no such disk, or the image cannot be used. If the image before cannot be
+    /// opened again either, requests of the guest fail.
+    pub fn change_image(&mut self, disk: usize, image: &DriveOptions) -> Result<(), String> {
+        let changed = (self.bus).change_image(disk, image, &mut self.board, &self.clock);
+        changed.unwrap_or_else(|| Err("the machine has no such disk".into()))
     }
 
     /// Presses the power button: the guest may switch itself off.

@@ -222,6 +222,7 @@ impl Vm {
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         handle.set_refusals(pc.refusals().to_vec());
+        handle.set_balloon(pc.balloon());
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
         let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
             .map_err(BuildError::Host)?;
@@ -375,6 +376,16 @@ impl Vm {
                 let changed = self.pc.change_disc(place, image.as_ref(), force);
                 if changed.is_ok() {
                     self.config.ide_drives[place] = Some(IdeDrive::CdRom(image));
+                }
+                changed
+            }
+            RemovableDrive::Virtio(disk) => {
+                let known = self.config.drives.get_mut(disk);
+                let known = known.ok_or("the machine has no such disk")?;
+                let image = image.ok_or("a virtio disk cannot be empty")?;
+                let changed = self.pc.change_image(disk, &image);
+                if changed.is_ok() {
+                    *known = image;
                 }
                 changed
             }

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::Screen;
+use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::inspection::{Inspected, Inspection};
 use crate::knobs::Assignment;
 use tollgate_exits::reading::Reading;
@@ -70,6 +71,7 @@ impl VmHandle {
             kick: Mutex::new(None),
             listener: Mutex::new(None),
             refusals: Mutex::default(),
+            balloon: Mutex::default(),
             created: Instant::now(),
         }))
     }
@@ -78,6 +80,18 @@ impl VmHandle {
     pub(crate) fn set_refusals(&self, refusals: Vec<Refusals>) {
         let slot = self.0.refusals.lock();
         *slot.unwrap_or_else(PoisonError::into_inner) = refusals;
+    }
+
+    /// Sets the control of the machine's balloon.
+    pub(crate) fn set_balloon(&self, balloon: Option<BalloonControl>) {
+        let slot = self.0.balloon.lock();
+        *slot.unwrap_or_else(PoisonError::into_inner) = balloon;
+    }
+
+    /// Returns the control of the machine's balloon, if it has one.
+    pub fn balloon(&self) -> Option<BalloonControl> {
+        let slot = self.0.balloon.lock();
+        slot.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns what the machine's networks have refused to the guest so far.
@@ -244,6 +258,17 @@ impl VmHandle {
     /// Returns the result of a change of medium, or `None` before it is made. An error is one line.
     pub fn medium_after(&self, request: MediumRequest) -> Option<Result<(), String>> {
         self.0.mailbox().media.result(request.0)
+    }
+
+    /// Waits for the result of a change of medium; `None` if the machine ends before that.
+    pub fn wait_for_medium(&self, request: MediumRequest) -> Option<Result<(), String>> {
+        let waits = |mailbox: &mut Mailbox| {
+            mailbox.media.result(request.0).is_none() && mailbox.status.state != State::Stopped
+        };
+        let mailbox = (self.0.published)
+            .wait_while(self.0.mailbox(), waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        mailbox.media.result(request.0)
     }
 
     /// Gives the vCPU thread an order about snapshots. [`VmHandle::snapshot_after`] returns the

@@ -1,6 +1,7 @@
 //! The bodies of requests, with the fields of Firecracker's description. A field that Tollgate has
 //! nothing for is known here too, so that the refusal can say why.
 
+mod balloon;
 mod body;
 mod boot_source;
 mod control;
@@ -13,6 +14,7 @@ mod network;
 mod outputs;
 mod snapshot;
 
+pub use balloon::{Balloon, BalloonState, BalloonUpdate, StatisticsUpdate};
 pub(crate) use body::{Body, parse, parse_any};
 pub use boot_source::BootSource;
 pub use control::{Action, ActionInfo, VmState, VmUpdate};

@@ -154,6 +154,7 @@ mod tests {
             virtio_mmio: 0,
             hpet: true,
             generation_id: true,
+            before_pci: 0,
             firmware: true,
             windows: Some(Windows {
                 low: 2 << 30,

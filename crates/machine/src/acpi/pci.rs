@@ -54,7 +54,8 @@ fn host_bridge(functions: u8, hardware: &Hardware) -> Vec<u8> {
             None,
         )
     };
-    let first = hardware.windows.map_or(MEMORY_WINDOW_START, |it| it.low);
+    let own = MEMORY_WINDOW_START + hardware.before_pci;
+    let first = hardware.windows.map_or(own, |it| it.low);
     let memory = window(first, last);
     let display = window(DISPLAY_START, DISPLAY_END - 1);
     let bus_number = AddressSpace::new_bus_number(0u16, 0);

@@ -5,6 +5,7 @@ use super::context::DeviceContext;
 use crate::board::{SavedState, StateError};
 use std::any::Any;
 use std::ops::RangeInclusive;
+use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -178,6 +179,17 @@ pub trait Device: Any {
     /// Handles a piece of work that a thread of the device has finished. A token without a meaning
     /// is ignored, because the device may have been reset in the meantime.
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
+
+    /// Replaces the image of a virtio disk, if this is the disk with this number or contains it. The
+    /// caller's thread may open files. Returns `None` if it is not.
+    fn change_image(
+        &mut self,
+        _disk: usize,
+        _image: &DriveOptions,
+        _context: &mut DeviceContext<'_>,
+    ) -> Option<Result<(), String>> {
+        None
+    }
 
     /// Whether threads of the device still work on something whose completion has not arrived.
     /// State is saved or restored only when no device has such work. While the bus waits for that,

@@ -26,6 +26,7 @@ use completion::{Completion, Completions, KickFunction};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -180,6 +181,22 @@ impl Bus {
             let device = (device as &mut dyn Any).downcast_mut()?;
             Some(call(device, context))
         })?
+    }
+
+    /// Replaces the image of the virtio disk with this number; see [`Device::change_image`]. Returns
+    /// `None` if there is no such disk.
+    pub fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        board: &mut Board,
+        clock: &GuestClock,
+    ) -> Option<Result<(), String>> {
+        (0..self.slots.len()).find_map(|slot| {
+            self.call(slot, board, clock, |device, context| {
+                device.change_image(disk, image, context)
+            })?
+        })
     }
 
     /// Reads `size` (1, 2 or 4) bytes from a port. The other bits are zero.

@@ -11,6 +11,7 @@
 
 pub mod acpi_pm;
 pub mod board_windows;
+pub mod boot_timer;
 pub mod chipset;
 pub mod debug_ports;
 pub mod flash;

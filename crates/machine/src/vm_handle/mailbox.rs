@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::orders::Orders;
 use crate::board::input::{Buttons, Key, MouseEvent};
 use crate::devices::vga::screen::{Picture, Screen};
+use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::inspection::{Inspected, Inspection};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;
@@ -107,6 +108,8 @@ pub enum RemovableDrive {
     Floppy(u8),
     /// A CD-ROM drive, 0 for the first.
     CdRom(u8),
+    /// A virtio disk, 0 for the first, which is never empty.
+    Virtio(usize),
 }
 
 impl RemovableDrive {
@@ -311,6 +314,8 @@ pub(super) struct Shared {
     pub listener: Mutex<Option<Listener>>,
     /// What the machine's networks have refused, which their threads record.
     pub refusals: Mutex<Vec<Refusals>>,
+    /// The control of the machine's balloon.
+    pub balloon: Mutex<Option<BalloonControl>>,
     pub created: Instant,
 }
 

@@ -8,6 +8,7 @@ use tollgate_machine::cpu::Cpu;
 use super::exit_code;
 use crate::confinement::Confinement;
 use crate::cpu_models;
+use crate::limits::HostLimits;
 
 /// Runs a virtual machine that is controlled by Firecracker's REST interface
 ///
@@ -81,6 +82,10 @@ pub struct FirecrackerArguments {
     #[arg(long, value_name = "PATH")]
     pub metadata: Option<PathBuf>,
 
+    /// Give the machine Firecracker's boot timer, and log how long the guest took to write 123 there
+    #[arg(long)]
+    pub boot_timer: bool,
+
     /// Accepted; see --confine
     #[arg(long)]
     pub no_seccomp: bool,
@@ -124,6 +129,10 @@ pub struct FirecrackerArguments {
     /// Tollgate's own: how much the threads are confined
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Confinement::Auto)]
     pub confine: Confinement,
+
+    /// Tollgate's own: the most that the machine takes of this host, see tollgate run --limit
+    #[arg(long, value_name = "LIMITS", value_parser = HostLimits::parse)]
+    pub limit: Option<HostLimits>,
 
     /// Tollgate's own: open a control socket at this path, see tollgate control
     #[arg(long, value_name = "PATH")]

@@ -1,9 +1,9 @@
 //! Makes the machine's configuration from what requests have configured.
 
-use tollgate_firecracker::{CacheType, Drive, Metadata, NetworkInterface, Resources};
+use tollgate_firecracker::{Balloon, CacheType, Drive, Metadata, NetworkInterface, Resources};
 use tollgate_machine::config::{
-    Cache, DriveOptions, MIB, NetworkKind, NetworkOptions, OptionalDevice, TripleFaultAction,
-    UserOptions, VmConfig, VsockOptions,
+    BalloonOptions, Cache, DriveOptions, MIB, NetworkKind, NetworkOptions, OptionalDevice,
+    TripleFaultAction, UserOptions, VmConfig, VsockOptions,
 };
 use tollgate_network::{Backend, MacAddress};
 
@@ -50,6 +50,7 @@ pub fn of(
             path: vsock.uds_path.clone(),
         }),
         devices,
+        balloon: resources.balloon.as_ref().map(balloon),
         ..VmConfig::default()
     };
     super::metadata::attach(metadata, resources, &mut config.networks);
@@ -58,7 +59,17 @@ pub fn of(
     Ok(config)
 }
 
-fn drive(drive: &Drive) -> DriveOptions {
+fn balloon(balloon: &Balloon) -> BalloonOptions {
+    BalloonOptions {
+        target_pages: balloon.pages(),
+        deflate_on_oom: balloon.deflate_on_oom,
+        statistics: balloon.stats_polling_interval_s != 0,
+        page_reporting: balloon.free_page_reporting,
+    }
+}
+
+/// The image of a drive.
+pub fn drive(drive: &Drive) -> DriveOptions {
     DriveOptions {
         readonly: drive.is_read_only,
         cache: match drive.cache_type {

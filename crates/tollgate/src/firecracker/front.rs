@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tollgate_confine::ThreadKind;
-use tollgate_firecracker::{Api, Machine};
+use tollgate_firecracker::{Api, InstanceState, Machine};
 
 use super::host::{Built, Host};
 use super::log::Level;
@@ -74,13 +74,24 @@ impl Front {
     fn run(mut self, stop: &OwnedFd) -> Self {
         let mut fds = Vec::new();
         let mut flush_at = Instant::now() + METRICS_INTERVAL;
+        let mut asked_at = Instant::now();
         loop {
             fds.clear();
             fds.push(host::interest(stop.as_raw_fd(), libc::POLLIN));
             if let Some(server) = &self.server {
                 server.add_interests(&mut fds);
             }
-            let timeout = flush_at.saturating_duration_since(Instant::now());
+            let own = fds.len();
+            let timer = self.host.boot_timer.as_ref();
+            fds.push(host::interest(
+                timer.map_or(-1, |timer| timer.event().as_raw_fd()),
+                libc::POLLIN,
+            ));
+            let wake_at = match self.statistics_interval() {
+                Some(interval) => flush_at.min(asked_at + interval),
+                None => flush_at,
+            };
+            let timeout = wake_at.saturating_duration_since(Instant::now());
             if let Err(error) = host::poll(&mut fds, Some(timeout)) {
                 let line = format!("the interface cannot wait for requests: {error}");
                 self.host.log.write(Level::Error, &line);
@@ -89,7 +100,18 @@ impl Front {
             if fds[0].revents != 0 {
                 return self;
             }
-            self.serve(&fds[1..]);
+            if fds[own].revents != 0
+                && let Some(timer) = self.host.boot_timer.take()
+            {
+                self.host.log.write(Level::Info, &timer.line());
+            }
+            self.serve(&fds[1..own]);
+            if let Some(interval) = self.statistics_interval()
+                && asked_at + interval <= Instant::now()
+            {
+                asked_at = Instant::now();
+                self.host.ask_for_statistics();
+            }
             if flush_at <= Instant::now() {
                 flush_at = Instant::now() + METRICS_INTERVAL;
                 if self.host.metrics_file().is_some()
@@ -99,6 +121,14 @@ impl Front {
                 }
             }
         }
+    }
+
+    /// How often the guest's driver is asked for the statistics of its balloon.
+    fn statistics_interval(&self) -> Option<Duration> {
+        let balloon = self.api.resources().balloon.as_ref()?;
+        let seconds = balloon.stats_polling_interval_s;
+        (seconds != 0 && self.api.state() == InstanceState::Running)
+            .then(|| Duration::from_secs(seconds.into()))
     }
 
     fn serve(&mut self, ready: &[libc::pollfd]) -> Option<Built> {

@@ -8,20 +8,24 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tollgate_exits::reading::Reading;
 use tollgate_firecracker::{
-    Logger, Machine, Metadata, Metrics, NetworkInterface, Resources, SnapshotCreate, SnapshotLoad,
-    SnapshotType, VmState,
+    BalloonState, Drive, Logger, Machine, Metadata, Metrics, NetworkInterface, Resources,
+    SnapshotCreate, SnapshotLoad, SnapshotType, VmState,
 };
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::config::{Realtime, VmConfig};
 use tollgate_machine::vm::{BuildError, Consoles, Vm};
-use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, State, VmHandle};
+use tollgate_machine::vm_handle::{
+    AfterSnapshot, MediumChange, RemovableDrive, SnapshotOrder, State, VmHandle,
+};
 
 use super::arguments::FirecrackerArguments;
+use super::boot_timer::BootTimer;
 use super::log::{Level, Log, open};
 use super::{configuration, metadata, metrics, saved};
 use crate::cache::translations::Translations;
 use crate::console::Console;
 use crate::control::typing;
+use crate::limits::{ControlGroup, HostLimits};
 use crate::serial_target::SerialTarget;
 use crate::snapshot;
 
@@ -41,28 +45,56 @@ pub struct Built {
     pub translations: Option<Translations>,
 }
 
+/// What a machine may take of this host, and the control group that enforces it.
+pub struct Limits {
+    /// What the flag says.
+    pub asked: HostLimits,
+    /// The group, where there can be one.
+    pub group: Option<ControlGroup>,
+}
+
+impl Limits {
+    fn apply(&self, config: &mut VmConfig) -> Result<(), String> {
+        let checked = self.asked.check(config.memory_bytes);
+        checked.map_err(|why| format!("mem_size_mib: {why}"))?;
+        self.asked.adapt(self.group.as_ref(), config);
+        Ok(())
+    }
+}
+
 /// What requests are carried out with.
 pub struct Host {
     arguments: Arc<FirecrackerArguments>,
     handle: VmHandle,
     /// What the guest can read.
     metadata: Metadata,
+    /// What the machine may take of this host.
+    limits: Limits,
     /// Where messages go.
     pub log: Log,
     metrics: Option<Arc<File>>,
+    /// Measures how long the guest takes to start, if it is asked for.
+    pub boot_timer: Option<BootTimer>,
     /// The memory file of the last snapshot, on which the next difference is based.
     last_snapshot: Option<PathBuf>,
 }
 
 impl Host {
     /// Without a machine yet.
-    pub fn new(arguments: Arc<FirecrackerArguments>, handle: VmHandle, metadata: Metadata) -> Self {
+    pub fn new(
+        arguments: Arc<FirecrackerArguments>,
+        handle: VmHandle,
+        metadata: Metadata,
+        limits: Limits,
+    ) -> Self {
         Self {
             log: Log::new(&arguments.id),
             arguments,
             handle,
             metadata,
+            limits,
             metrics: None,
+            boot_timer: None,
             last_snapshot: None,
         }
     }
@@ -100,6 +132,13 @@ impl Host {
         })
     }
 
+    /// Asks the guest's driver for the statistics of its balloon.
+    pub fn ask_for_statistics(&self) {
+        if let Some(balloon) = self.handle.balloon() {
+            balloon.ask_for_statistics();
+        }
+    }
+
     fn reading(&self) -> Option<Arc<Reading>> {
         match self.handle.status().state {
             State::Starting | State::Stopped => None,
@@ -134,7 +173,13 @@ impl Machine for Host {
     }
 
     fn start(&mut self, resources: &Resources) -> Result<Built, String> {
-        let config = configuration::of(resources, &self.arguments, &self.metadata)?;
+        let mut config = configuration::of(resources, &self.arguments, &self.metadata)?;
+        if self.arguments.boot_timer {
+            let (timer, options) = BootTimer::start().map_err(|error| error.to_string())?;
+            self.boot_timer = Some(timer);
+            config.boot_timer = Some(options);
+        }
+        self.limits.apply(&mut config)?;
         check_readable(&config.kernel, "kernel_image_path")?;
         self.build(resources, None, |consoles, handle| {
             Vm::build(&config, consoles, handle)
@@ -201,6 +246,7 @@ impl Machine for Host {
         let mut config = snapshot.description().config.clone();
         lead_elsewhere(order, &mut resources, &mut config)?;
         metadata::attach(&self.metadata, &resources, &mut config.networks);
+        self.limits.apply(&mut config)?;
         let translations = Translations::next_to(memory, &config);
         let built = self.build(&resources, translations, |consoles, handle| {
             Vm::restored(snapshot, &config, consoles, handle)
@@ -211,6 +257,34 @@ impl Machine for Host {
         }
         self.last_snapshot = absolute(memory).ok();
         Ok((resources, built))
+    }
+
+    fn change_drive(&mut self, index: usize, drive: &Drive) -> Result<(), String> {
+        let request = self.handle.request_medium(MediumChange {
+            drive: RemovableDrive::Virtio(index),
+            image: Some(configuration::drive(drive)),
+            force: false,
+        });
+        let changed = self.handle.wait_for_medium(request);
+        changed
+            .ok_or("the machine has ended")?
+            .map_err(|why| format!("path_on_host: {why}"))
+    }
+
+    fn set_balloon(&mut self, pages: u32) -> Result<(), String> {
+        let balloon = self.handle.balloon().ok_or("the machine has no balloon")?;
+        balloon.set_target(pages);
+        Ok(())
+    }
+
+    fn balloon(&mut self) -> Result<BalloonState, String> {
+        let balloon = self.handle.balloon().ok_or("the machine has no balloon")?;
+        let reading = balloon.reading();
+        Ok(BalloonState {
+            target_pages: reading.target_pages,
+            actual_pages: reading.actual_pages,
+            statistics: reading.statistics.into_iter().collect(),
+        })
     }
 
     fn press_ctrl_alt_delete(&mut self) -> Result<(), String> {

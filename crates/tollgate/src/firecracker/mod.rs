@@ -9,6 +9,7 @@
 //! machine runs as with `tollgate run`, and the interface has a thread of its own.
 
 mod arguments;
+mod boot_timer;
 mod configuration;
 mod exit_code;
 mod front;
@@ -36,7 +37,7 @@ pub use self::arguments::id;
 
 use self::arguments::FirecrackerArguments;
 use self::front::Front;
-use self::host::{Built, Host};
+use self::host::{Built, Host, Limits};
 use self::log::Level;
 use self::server::Server;
 use crate::control::identity::Identity;
@@ -104,6 +105,12 @@ fn run(arguments: Arc<FirecrackerArguments>) -> Result<u8, Failure> {
     let generic = |failure: Failure| self::failure(exit_code::GENERIC, failure.message);
     doctor::required_floor().map_err(|why| failure(exit_code::GENERIC, why))?;
     check_filter(&arguments)?;
+    let asked = arguments.limit.unwrap_or_default();
+    // What confinement starts belongs to the group, too.
+    let limits = Limits {
+        group: asked.enter_group(),
+        asked,
+    };
     let confined = VmConfig::default();
     confinement::begin(arguments.confine, &confined, exit_code::BAD_SYSTEM_CALL)
         .map_err(generic)?;
@@ -114,8 +121,14 @@ fn run(arguments: Arc<FirecrackerArguments>) -> Result<u8, Failure> {
     };
     let signals = Signals::block().map_err(refused)?;
     let handle = VmHandle::new();
+    (asked.watch(limits.group.as_ref(), &handle)).map_err(generic)?;
     let metadata = metadata::of(&arguments).map_err(|why| failure(exit_code::GENERIC, why))?;
-    let mut host = Host::new(Arc::clone(&arguments), handle.clone(), metadata.clone());
+    let mut host = Host::new(
+        Arc::clone(&arguments),
+        handle.clone(),
+        metadata.clone(),
+        limits,
+    );
     set_outputs(&mut host, &arguments)?;
     let server = match arguments.no_api {
         true => None,

@@ -7,12 +7,11 @@ mod watch;
 
 use std::io;
 
-use control_group::ControlGroup;
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{UserCode, VmConfig};
 use tollgate_machine::vm_handle::VmHandle;
 
-pub use control_group::is_usable as control_groups_are_usable;
+pub use control_group::{ControlGroup, is_usable as control_groups_are_usable};
 
 use crate::failure::Failure;
 use crate::size;
@@ -83,21 +82,39 @@ impl HostLimits {
     /// # Errors
     /// One line says that the limits are too small for the machine.
     pub fn enter(self, config: &mut VmConfig) -> Result<Option<ControlGroup>, Failure> {
-        let guest_bytes = config.memory_bytes;
+        self.check(config.memory_bytes)
+            .map_err(|why| Failure::usage(format!("{why}; give that, or less with --memory")))?;
+        let group = self.enter_group();
+        self.adapt(group.as_ref(), config);
+        Ok(group)
+    }
+
+    /// Checks that a guest with this much memory fits into the limits.
+    ///
+    /// # Errors
+    /// The reason, as the beginning of a line.
+    pub fn check(self, guest_bytes: u64) -> Result<(), String> {
         let needed = guest_bytes.saturating_add(MONITOR_BYTES);
-        if self.memory.is_some_and(|memory| memory < needed) {
-            return Err(Failure::usage(format!(
-                "--limit memory=: the guest's {} MiB and the monitor need {} MiB; give that, or less with \
-                 --memory",
+        match self.memory.is_some_and(|memory| memory < needed) {
+            true => Err(format!(
+                "--limit memory=: the guest's {} MiB and the monitor need {} MiB",
                 guest_bytes >> 20,
                 needed >> 20
-            )));
+            )),
+            false => Ok(()),
         }
-        let group = ControlGroup::enter(self);
+    }
+
+    /// Like [`Self::enter`], before there is a machine, which [`Self::check`] and [`Self::adapt`] are for.
+    pub fn enter_group(self) -> Option<ControlGroup> {
+        ControlGroup::enter(self)
+    }
+
+    /// Configures a machine so that the limits can be enforced.
+    pub fn adapt(self, group: Option<&ControlGroup>, config: &mut VmConfig) {
         if group.is_none() && self.processors.is_some() {
             config.user_code = UserCode::Translated;
         }
-        Ok(group)
     }
 
     /// Enforces what the control group, if there is one, does not, from a thread of this process.

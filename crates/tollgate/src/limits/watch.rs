@@ -1,5 +1,9 @@
 //! Limits inside the process: a thread counts what the process takes. While that is more than the limit,
 //! the virtual processor rests, and so asks for nothing. Too much memory ends the machine.
+//!
+//! Memory is counted twice. The number of resident pages costs nothing to read, but has a page of the
+//! guest once for each window through which the process has touched it. Only if that number is over
+//! the limit, the proportional size is read, which has each page once and takes the host milliseconds.
 
 use std::fs::File;
 use std::io;
@@ -19,6 +23,9 @@ use crate::failure::say;
 const PERIOD: Duration = Duration::from_millis(50);
 /// The longest rest that is asked for in one go; afterwards it is counted again.
 const LONGEST_REST: Duration = Duration::from_secs(1);
+/// After a look at the proportional size, that takes as long as it did, the next one is this many
+/// times as long away.
+const EXACT_PAUSE: u32 = 50;
 /// More than a file about this process has.
 const MOST_BYTES: usize = 4096;
 
@@ -63,10 +70,13 @@ struct Watch {
     time: Option<Counter>,
     storage: Option<Counter>,
     memory: Option<u64>,
-    /// /proc/self/io and /proc/self/statm, as far as they are needed.
+    /// /proc/self/io, /proc/self/statm and /proc/self/smaps_rollup, as far as they are needed.
     io: Option<File>,
     statm: Option<File>,
+    rollup: Option<File>,
     looked: Instant,
+    /// When the proportional size may be read again.
+    exact_at: Instant,
 }
 
 /// Something that is counted, and its rate.
@@ -95,6 +105,7 @@ impl Watch {
         };
         let io = open(limits.storage.is_some(), "/proc/self/io")?;
         let statm = open(limits.memory.is_some(), "/proc/self/statm")?;
+        let rollup = open(limits.memory.is_some(), "/proc/self/smaps_rollup")?;
         let stored = io.as_ref().map(storage_bytes).transpose()?.unwrap_or(0.0);
         Ok(Self {
             time: limits
@@ -104,18 +115,24 @@ impl Watch {
             memory: limits.memory,
             io,
             statm,
+            rollup,
             looked: Instant::now(),
+            exact_at: Instant::now(),
         })
     }
 
     fn look(&mut self) -> Verdict {
-        if let (Some(limit), Some(statm)) = (self.memory, &self.statm)
-            && let Some(bytes) = resident_bytes(statm)
-            && bytes > limit
-        {
-            return Verdict::End(bytes);
-        }
         let now = Instant::now();
+        if let (Some(limit), Some(statm), Some(rollup)) = (self.memory, &self.statm, &self.rollup)
+            && resident_bytes(statm).is_some_and(|bytes| bytes > limit)
+            && self.exact_at <= now
+        {
+            let exact = proportional_bytes(rollup);
+            self.exact_at = Instant::now() + now.elapsed() * EXACT_PAUSE;
+            if let Some(bytes) = exact.filter(|bytes| *bytes > limit) {
+                return Verdict::End(bytes);
+            }
+        }
         let passed = now - std::mem::replace(&mut self.looked, now);
         let mut rest = Duration::ZERO;
         if let Some(time) = &mut self.time {
@@ -156,7 +173,16 @@ fn storage_bytes(io: &File) -> io::Result<f64> {
     }
 }
 
-/// The bytes of memory that this process has (proc(5)).
+/// The bytes of memory that this process has, where pages that others have too count as a part
+/// (proc(5)).
+fn proportional_bytes(rollup: &File) -> Option<u64> {
+    let text = text(rollup).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// The bytes of memory that this process has, with each mapping of a page for itself (proc(5)).
 fn resident_bytes(statm: &File) -> Option<u64> {
     let pages: u64 = text(statm)
         .ok()?
@@ -181,6 +207,18 @@ mod tests {
     fn memory_over_the_limit_ends_the_machine() {
         assert!(matches!(verdict("memory=1K"), Verdict::End(bytes) if bytes > 1024));
         assert!(matches!(verdict("memory=1T"), Verdict::Rest(rest) if rest.is_zero()));
+    }
+
+    #[test]
+    fn a_page_that_is_mapped_often_counts_once() {
+        let statm = File::open("/proc/self/statm").unwrap();
+        let rollup = File::open("/proc/self/smaps_rollup").unwrap();
+        let resident = resident_bytes(&statm).unwrap();
+        let proportional = proportional_bytes(&rollup).unwrap();
+        assert!(
+            (1..=resident).contains(&proportional),
+            "{proportional} of {resident}"
+        );
     }
 
     #[test]

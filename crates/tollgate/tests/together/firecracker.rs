@@ -156,6 +156,12 @@ fn the_exit_code_says_what_was_wrong() {
     let (number, errors) = code(&mut file(&folder, &config));
     assert_eq!(number, Some(152), "{errors}");
     assert!(errors.contains("vcpu_count: "), "{errors}");
+    config["machine-config"] = json!({"vcpu_count": 1, "mem_size_mib": 512});
+    let mut limited = file(&folder, &config);
+    let (number, errors) = code(limited.args(["--limit", "memory=512M"]));
+    assert_eq!(number, Some(152), "{errors}");
+    let line = "mem_size_mib: --limit memory=: the guest's 512 MiB and the monitor need 768 MiB";
+    assert!(errors.contains(line), "{errors}");
     let (number, errors) = code(firecracker().arg("--no-api"));
     assert_eq!(number, Some(153), "{errors}");
     let output = finish(firecracker().arg("--version"), PATIENCE);

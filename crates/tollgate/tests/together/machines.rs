@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::support::exec::{Place, text};
 use crate::support::guests::fetched;
 use crate::support::{GUEST_PATIENCE, eventually, finish, tollgate, within};
+use tollgate_test_support::skip;
 
 /// A place with a run-time folder of its own.
 struct Own {
@@ -227,6 +228,53 @@ fn a_machine_takes_no_more_processor_time_than_its_limit() {
             "{errors}"
         );
     }
+}
+
+#[test]
+fn a_machine_for_which_memory_is_missing_is_refused_in_one_line() {
+    let own = Own::new();
+    // What the host says of its memory is replaced in a mount namespace.
+    let facts = own
+        .place
+        .folder
+        .file("meminfo", b"MemAvailable:     100000 kB\n");
+    let has_namespaces = Command::new("unshare").args(["-Urm", "true"]).status();
+    if !has_namespaces.is_ok_and(|status| status.success()) {
+        return skip::impossible("unshare -Urm does not work here");
+    }
+    let run = |flags: &[&str]| {
+        let exec = own.place.exec(flags, &["echo", "ran"]);
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "sh", "-c"]);
+        command.arg("mount --bind \"$0\" /proc/meminfo && exec \"$@\"");
+        command
+            .arg(&facts)
+            .arg(exec.get_program())
+            .args(exec.get_args());
+        for (name, value) in exec.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        if let Some(folder) = exec.get_current_dir() {
+            command.current_dir(folder);
+        }
+        finish(own.at_home(&mut command), GUEST_PATIENCE)
+    };
+    let refused = run(&["--memory", "512M"]);
+    let errors = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let line =
+        "this host has 97 MiB of memory left: a machine with 512 MiB needs 192 MiB to begin with";
+    assert!(errors.contains(line), "{errors}");
+    let admitted = run(&["--memory", "512M", "--admission", "off"]);
+    assert_eq!(
+        text(&admitted.stdout),
+        "ran\n",
+        "{}",
+        text(&admitted.stderr)
+    );
 }
 
 #[test]

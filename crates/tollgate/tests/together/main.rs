@@ -18,6 +18,7 @@ mod exec;
 mod exec_image;
 mod exec_sandbox;
 mod firecracker;
+mod firecracker_devices;
 mod firecracker_metadata;
 mod firmware;
 mod floppy;

@@ -5,6 +5,7 @@ use crate::bus::completion::Completer;
 use crate::bus::{DeviceContext, PortClaim, SavedState, StateError};
 use std::any::Any;
 use std::ops::Range;
+use tollgate_disk::DriveOptions;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -113,6 +114,16 @@ pub trait PciFunction: Any {
 
     /// Handles finished work, see [`Device::complete`](crate::bus::Device::complete).
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
+
+    /// Replaces the image of a disk, see [`Device::change_image`](crate::bus::Device::change_image).
+    fn change_image(
+        &mut self,
+        _disk: usize,
+        _image: &DriveOptions,
+        _context: &mut DeviceContext<'_>,
+    ) -> Option<Result<(), String>> {
+        None
+    }
 
     /// Whether threads still work, see
     /// [`Device::has_pending_work`](crate::bus::Device::has_pending_work).

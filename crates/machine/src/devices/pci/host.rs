@@ -10,6 +10,7 @@ use crate::bus::{Claims, Device, DeviceContext, PortClaim, PortWidth, SavedState
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::ops::Range;
+use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -448,6 +449,21 @@ impl Device for PciHost {
         self.call(device.into(), context, |function, context| {
             function.complete(token, context);
         });
+    }
+
+    fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        context: &mut DeviceContext<'_>,
+    ) -> Option<Result<(), String>> {
+        (0..self.slots.len()).find_map(|slot| {
+            let mut changed = None;
+            self.call(slot, context, |function, context| {
+                changed = function.change_image(disk, image, context);
+            });
+            changed
+        })
     }
 
     fn has_pending_work(&self) -> bool {

@@ -13,7 +13,7 @@ use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use crate::devices::medium::Medium;
 use std::collections::HashMap;
-use tollgate_disk::{DriveOptions, Image, Operation, Outcome};
+use tollgate_disk::{DiskError, DriveOptions, Image, Operation, Outcome};
 use tollgate_memory::Filling;
 
 /// Features (5.2.3).
@@ -81,14 +81,26 @@ struct Pending {
 
 /// A block device.
 pub struct Block {
+    /// The device's number among the disks.
+    index: usize,
     name: String,
     features: u64,
     config: [u8; CONFIG_BYTES],
     sectors: u64,
     serial: [u8; DriveOptions::MAX_SERIAL_BYTES],
-    medium: Medium,
+    /// The image; `None` after a change of images that failed, so that all requests fail.
+    medium: Option<Medium>,
+    /// The way of the image's completions to the device.
+    way: Option<Completer>,
+    /// What the image was opened with.
+    options: DriveOptions,
     pending: HashMap<u64, Pending>,
     pending_bytes: u64,
+}
+
+/// The device's name in saved states, and in lines on standard error about failures of the host.
+fn device_name(index: usize, options: &DriveOptions) -> String {
+    format!("virtio-blk{index} ({})", options.path.display())
 }
 
 fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
@@ -118,12 +130,12 @@ fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
 }
 
 impl Block {
-    /// Makes a device for an open image. `name` is its name in saved states, and in lines on
-    /// standard error about failures of the host.
+    /// Opens an image and makes the device with this number for it.
     ///
     /// # Errors
-    /// The host starts no thread.
-    pub fn new(name: String, image: Image, serial: &str) -> std::io::Result<Self> {
+    /// The image cannot be used, or the host starts no thread.
+    pub fn open(index: usize, options: &DriveOptions) -> Result<Self, DiskError> {
+        let image = tollgate_disk::open(options)?;
         use feature as f;
         let mut features = f::SIZE_MAX | f::SEG_MAX | f::BLOCK_SIZE | f::FLUSH | f::TOPOLOGY;
         features |= match (image.is_writable(), image.discards()) {
@@ -132,18 +144,25 @@ impl Block {
             (true, true) => f::WRITE_ZEROES | f::DISCARD,
         };
         let mut padded = [0; DriveOptions::MAX_SERIAL_BYTES];
-        for (place, byte) in padded.iter_mut().zip(serial.bytes()) {
+        for (place, byte) in padded.iter_mut().zip(options.serial.bytes()) {
             *place = byte;
         }
         let (config, sectors) = (configuration(&image), image.size() / SECTOR);
-        let medium = Medium::start(name.clone(), image)?;
+        let name = device_name(index, options);
+        let medium = Medium::start(name.clone(), image).map_err(|error| DiskError {
+            path: options.path.clone(),
+            why: format!("no thread for it: {error}"),
+        })?;
         Ok(Self {
+            index,
             name,
             features,
             config,
             sectors,
             serial: padded,
-            medium,
+            medium: Some(medium),
+            way: None,
+            options: options.clone(),
             pending: HashMap::new(),
             pending_bytes: 0,
         })
@@ -177,8 +196,11 @@ impl Block {
                 bytes,
                 filling,
             }) => {
+                let Some(medium) = &mut self.medium else {
+                    return finish(&chain, status::IO_ERROR, &[], queues);
+                };
+                let tag = medium.send(operation);
                 self.pending_bytes += bytes;
-                let tag = self.medium.send(operation);
                 let pending = Pending {
                     chain,
                     bytes,
@@ -222,8 +244,9 @@ impl Block {
                 // (5.2.6.2).
                 let through = !queues.has_feature(feature::FLUSH);
                 let data = (chain, HEADER_BYTES, sent);
+                let medium = self.medium.as_ref().ok_or(failed(status::IO_ERROR))?;
                 let work = Work::writing((offset, through), data, queues.memory(), |bytes| {
-                    self.medium.buffer(bytes)
+                    medium.buffer(bytes)
                 });
                 work.ok_or(failed(status::IO_ERROR))
             }
@@ -315,6 +338,52 @@ impl Block {
         is_there.then(|| sector * SECTOR)
     }
 
+    /// Replaces the image, after all requests are done, and announces the new size. The image before
+    /// is closed first, because it may be the same file, which only one device may use.
+    fn change(&mut self, options: &DriveOptions, queues: &mut Queues<'_>) -> Result<(), String> {
+        if let Some(medium) = &self.medium {
+            medium.wait();
+        }
+        self.take_outcomes(queues)
+            .map_err(|_| "the guest's driver has broken a rule")?;
+        if let Some(medium) = self.medium.take() {
+            medium.flush();
+        }
+        let changed = self.insert(options);
+        if changed.is_err() {
+            let before = self.options.clone();
+            self.insert(&before).map_err(|error| error.to_string())?;
+        }
+        queues.announce_config();
+        changed.map_err(|error| error.to_string())
+    }
+
+    fn insert(&mut self, options: &DriveOptions) -> Result<(), DiskError> {
+        let name = device_name(self.index, options);
+        let mut config = self.config;
+        let mut medium = Medium::open_after(name.clone(), options, |image| {
+            config = configuration(image);
+        })?;
+        if let Some(way) = &self.way {
+            medium.connect(way.clone());
+        }
+        self.config = config;
+        self.sectors = medium.sectors();
+        self.medium = Some(medium);
+        self.name = name;
+        self.options = options.clone();
+        Ok(())
+    }
+
+    fn take_outcomes(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        let outcomes = self.medium.as_ref().map(Medium::take).unwrap_or_default();
+        let mut result = Ok(());
+        for outcome in outcomes {
+            result = result.and(self.end(&outcome, queues));
+        }
+        result
+    }
+
     fn end(&mut self, outcome: &Outcome, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         // A request from before a reset has been forgotten.
         let Some(Pending {
@@ -392,30 +461,42 @@ impl VirtioDevice for Block {
     }
 
     fn connect(&mut self, completer: Completer) {
-        self.medium.connect(completer);
+        self.way = Some(completer.clone());
+        if let Some(medium) = &mut self.medium {
+            medium.connect(completer);
+        }
     }
 
     fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
-        let mut result = Ok(());
-        for outcome in self.medium.take() {
-            result = result.and(self.end(&outcome, queues));
-        }
-        result?;
+        self.take_outcomes(queues)?;
         self.take_requests(queues)
     }
 
+    fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        queues: &mut Queues<'_>,
+    ) -> Option<Result<(), String>> {
+        (disk == self.index).then(|| self.change(image, queues))
+    }
+
     fn has_pending_work(&self) -> bool {
-        self.medium.has_pending_work()
+        self.medium.as_ref().is_some_and(Medium::has_pending_work)
     }
 
     fn flush(&self) {
-        self.medium.flush();
+        if let Some(medium) = &self.medium {
+            medium.flush();
+        }
     }
 
     fn reset(&mut self) {
         // From now on the driver may reuse its memory. The thread must no longer access the parts
         // that were lent to it, and above all must not write their new contents to the disk.
-        self.medium.wait();
+        if let Some(medium) = &self.medium {
+            medium.wait();
+        }
         self.pending.clear();
         self.pending_bytes = 0;
     }

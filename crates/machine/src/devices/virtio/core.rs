@@ -8,6 +8,7 @@ use crate::bus::completion::Completer;
 use crate::bus::{SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tollgate_disk::DriveOptions;
 use tollgate_memory::GuestMemory;
 
 /// What the driver must be notified of.
@@ -15,7 +16,7 @@ use tollgate_memory::GuestMemory;
 pub struct News {
     /// A bit for each queue that has used chains.
     pub queues: u64,
-    /// Whether the device needs a reset.
+    /// Whether the device needs a reset, or its configuration has changed.
     pub config: bool,
 }
 
@@ -34,6 +35,9 @@ struct State {
 pub struct Core {
     device: Box<dyn VirtioDevice>,
     state: State,
+    /// The number of changes of the configuration. A driver that reads a field in two halves compares
+    /// it before and after.
+    config_generation: u32,
 }
 
 impl Core {
@@ -52,7 +56,11 @@ impl Core {
             queues: sizes.iter().map(|size| Queue::new(*size)).collect(),
             news: News::default(),
         };
-        Self { device, state }
+        Self {
+            device,
+            state,
+            config_generation: 0,
+        }
     }
 
     /// Returns the device.
@@ -215,6 +223,22 @@ impl Core {
         self.call(memory, |device, queues| device.complete(token, queues));
     }
 
+    /// Replaces the image of a disk if this is the disk with this number; see
+    /// [`VirtioDevice::change_image`].
+    pub fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        memory: &mut GuestMemory,
+    ) -> Option<Result<(), String>> {
+        let mut changed = None;
+        self.call(memory, |device, queues| {
+            changed = device.change_image(disk, image, queues);
+            Ok(())
+        });
+        changed
+    }
+
     fn call(
         &mut self,
         memory: &mut GuestMemory,
@@ -226,8 +250,13 @@ impl Core {
             memory,
             features: self.state.driver_features,
             is_running,
+            config_changed: false,
         };
         let mut result = call(&mut *self.device, &mut queues);
+        if queues.config_changed {
+            self.config_generation = self.config_generation.wrapping_add(1);
+            self.state.news.config |= self.state.status & status::DRIVER_OK != 0;
+        }
         let event_index = self.state.driver_features & feature::EVENT_INDEX != 0;
         for (index, queue) in self.state.queues.iter_mut().enumerate() {
             if event_index && is_running && result.is_ok() {
@@ -263,6 +292,16 @@ impl Core {
             let place = start.saturating_add(index);
             *byte = config.get(place).copied().unwrap_or(0);
         }
+    }
+
+    /// Writes the device-specific configuration.
+    pub fn write_config(&mut self, offset: u64, data: &[u8]) {
+        self.device.write_config(offset, data);
+    }
+
+    /// Returns the number of changes of the configuration.
+    pub const fn config_generation(&self) -> u32 {
+        self.config_generation
     }
 
     /// Connects the device's threads to the bus.

@@ -1,10 +1,12 @@
 //! The interface that every virtio device implements, independently of the transport.
 
+use super::balloon::control::BalloonControl;
 use super::chain::Chain;
 use super::queue::{Queue, QueueError};
 use crate::bus::completion::Completer;
 use serde_json::Value;
 use std::sync::Arc;
+use tollgate_disk::DriveOptions;
 use tollgate_memory::GuestMemory;
 use tollgate_network::Refusals;
 use tollgate_share::RequestCounts;
@@ -17,6 +19,8 @@ pub struct Queues<'a> {
     pub(super) features: u64,
     /// Whether the driver is ready, so that chains may be taken.
     pub(super) is_running: bool,
+    /// Whether the driver must read the configuration again.
+    pub(super) config_changed: bool,
 }
 
 impl Queues<'_> {
@@ -60,6 +64,11 @@ impl Queues<'_> {
         }
     }
 
+    /// Notifies the driver after the call that the configuration has changed.
+    pub const fn announce_config(&mut self) {
+        self.config_changed = true;
+    }
+
     /// Returns guest memory.
     pub const fn memory(&mut self) -> &mut GuestMemory {
         self.memory
@@ -85,6 +94,9 @@ pub trait VirtioDevice {
     fn config(&self) -> &[u8] {
         &[]
     }
+
+    /// Handles a write of the driver to the device-specific configuration.
+    fn write_config(&mut self, _offset: u64, _data: &[u8]) {}
 
     /// Handles chains that the driver has made available in a queue.
     ///
@@ -115,6 +127,22 @@ pub trait VirtioDevice {
 
     /// Returns the record of what a network has refused to the guest.
     fn refusals(&self) -> Option<Refusals> {
+        None
+    }
+
+    /// Returns the control of a balloon.
+    fn balloon(&self) -> Option<BalloonControl> {
+        None
+    }
+
+    /// Replaces the image of a disk if this is the disk with this number. The caller's thread may open
+    /// files. Returns `None` if it is not.
+    fn change_image(
+        &mut self,
+        _disk: usize,
+        _image: &DriveOptions,
+        _queues: &mut Queues<'_>,
+    ) -> Option<Result<(), String>> {
         None
     }
 

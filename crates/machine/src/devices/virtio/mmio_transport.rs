@@ -6,6 +6,7 @@ use super::device::VirtioDevice;
 use super::queue::Queue;
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use tollgate_disk::DriveOptions;
 use tollgate_x86::PhysicalAddress;
 
 /// The address of the first device. The others follow.
@@ -49,6 +50,7 @@ mod register {
     pub const QUEUE_DEVICE_HIGH: u64 = 0x0a4;
     pub const SHARED_MEMORY_LENGTH_LOW: u64 = 0x0b0;
     pub const SHARED_MEMORY_BASE_HIGH: u64 = 0x0bc;
+    pub const CONFIG_GENERATION: u64 = 0x0fc;
     pub const CONFIG: u64 = 0x100;
 }
 
@@ -109,7 +111,7 @@ impl VirtioMmio {
             register::STATUS => core.status().into(),
             // There is no such region, which is expressed by -1 as length and base.
             register::SHARED_MEMORY_LENGTH_LOW..=register::SHARED_MEMORY_BASE_HIGH => u32::MAX,
-            // Among others, this is the generation of the configuration, which never changes.
+            register::CONFIG_GENERATION => core.config_generation(),
             _ => 0,
         }
     }
@@ -209,7 +211,9 @@ impl Device for VirtioMmio {
 
     fn memory_write(&mut self, at: PhysicalAddress, data: &[u8], context: &mut DeviceContext<'_>) {
         let offset = at.0 - address(self.index);
-        if let Ok(bytes) = data.try_into() {
+        if offset >= register::CONFIG {
+            self.core.write_config(offset - register::CONFIG, data);
+        } else if let Ok(bytes) = data.try_into() {
             self.write(offset, u32::from_le_bytes(bytes), context);
             self.tell(context);
         }
@@ -222,6 +226,17 @@ impl Device for VirtioMmio {
     fn complete(&mut self, token: u64, context: &mut DeviceContext<'_>) {
         self.core.complete(token, context.memory());
         self.tell(context);
+    }
+
+    fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        context: &mut DeviceContext<'_>,
+    ) -> Option<Result<(), String>> {
+        let changed = self.core.change_image(disk, image, context.memory());
+        self.tell(context);
+        changed
     }
 
     fn has_pending_work(&self) -> bool {

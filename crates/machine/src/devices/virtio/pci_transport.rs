@@ -15,6 +15,7 @@ use crate::devices::pci::config_space::{BarKind, CONFIG_BYTES, Command, ConfigSp
 use crate::devices::pci::function::PciFunction;
 use crate::devices::pci::msix::MsiX;
 use serde::{Deserialize, Serialize};
+use tollgate_disk::DriveOptions;
 
 /// The vendor ID of all virtio devices.
 const VENDOR: u16 = 0x1af4;
@@ -180,8 +181,7 @@ impl VirtioPci {
         put(&core.driver_features().to_le_bytes());
         put(&self.registers.config_vector.to_le_bytes());
         put(&core.queue_count().to_le_bytes());
-        // The configuration of no device changes, so its generation is zero.
-        put(&[core.status(), 0]);
+        put(&[core.status(), core.config_generation() as u8]);
         put(&selected.to_le_bytes());
         put(&queue.map_or(0, |queue| queue.size).to_le_bytes());
         put(&vector.unwrap_or(NO_VECTOR).to_le_bytes());
@@ -274,6 +274,7 @@ impl VirtioPci {
                     self.core.notify(queue as u16, context.memory());
                 }
             }
+            DEVICE_PART => self.core.write_config(within, data),
             _ => {}
         }
         self.tell(context);
@@ -410,6 +411,17 @@ impl PciFunction for VirtioPci {
     fn complete(&mut self, token: u64, context: &mut DeviceContext<'_>) {
         self.core.complete(token, context.memory());
         self.tell(context);
+    }
+
+    fn change_image(
+        &mut self,
+        disk: usize,
+        image: &DriveOptions,
+        context: &mut DeviceContext<'_>,
+    ) -> Option<Result<(), String>> {
+        let changed = self.core.change_image(disk, image, context.memory());
+        self.tell(context);
+        changed
     }
 
     fn has_pending_work(&self) -> bool {

@@ -1,14 +1,20 @@
 //! Tests of the balloon: pages return to the host by number and by report, and invalid requests
 //! have no effect.
 
-use super::driver::{DATA, Driver, INDIRECT, WRITE};
+use super::driver::{BAR, DATA, Driver, INDIRECT, WRITE};
 use crate::devices::virtio::balloon::Balloon;
+use crate::devices::virtio::balloon::control::BalloonOptions;
+use crate::devices::virtio::device::VirtioDevice;
 
 /// The pages that the tests give away.
 const PAGES: u64 = 0x3_0000;
 
 fn driver() -> Driver {
-    let mut driver = Driver::new(Box::new(Balloon));
+    let balloon = Balloon::new(BalloonOptions {
+        page_reporting: true,
+        ..BalloonOptions::default()
+    });
+    let mut driver = Driver::new(Box::new(balloon));
     driver.start_with_all();
     driver.poke(PAGES, &[7; 0x4000]);
     driver
@@ -89,4 +95,40 @@ fn a_report_of_everything_many_times_ends() {
     driver.offer_to(2, 0);
     driver.settle();
     assert_eq!(first_bytes(&driver), [7; 4]);
+}
+
+#[test]
+fn a_target_reaches_the_driver_and_statistics_come_back() {
+    let balloon = Balloon::new(BalloonOptions {
+        target_pages: 5,
+        statistics: true,
+        ..BalloonOptions::default()
+    });
+    let control = balloon.balloon().unwrap();
+    let mut driver = Driver::new(Box::new(balloon));
+    driver.start_with_all();
+    driver.enable(2);
+    let config = BAR + 0x2000;
+    assert_eq!(driver.read(config, 4), 5);
+    control.set_target(7);
+    driver.settle();
+    assert_eq!(driver.read(config, 4), 7);
+    driver.write(config + 4, 4, 3);
+    let reading = control.reading();
+    assert_eq!((reading.target_pages, reading.actual_pages), (7, 3));
+    // The driver may not change what is wanted.
+    driver.write(config, 4, 99);
+    assert_eq!(driver.read(config, 4), 7);
+    // A chain of statistics stays with the device until it asks for others.
+    let statistic =
+        |number: u16, value: u64| [&number.to_le_bytes()[..], &value.to_le_bytes()].concat();
+    let values = [statistic(4, 1000), statistic(5, 2000), statistic(500, 1)].concat();
+    driver.poke(DATA, &values);
+    driver.descriptor(0, DATA, values.len() as u32, 0, 0);
+    driver.offer_to(2, 0);
+    driver.settle();
+    let expected = [(4, 1000), (5, 2000)];
+    assert_eq!(control.reading().statistics, expected.into());
+    control.ask_for_statistics();
+    assert_eq!(driver.wait(), (0, 0));
 }

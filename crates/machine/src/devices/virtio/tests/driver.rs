@@ -65,8 +65,7 @@ pub fn block_device(path: &Path, change: impl FnOnce(&mut DriveOptions)) -> Box<
     let mut options = DriveOptions::new(path);
     options.format = Some(tollgate_disk::Format::Raw);
     change(&mut options);
-    let image = tollgate_disk::open(&options).unwrap();
-    Box::new(Block::new("disk".into(), image, &options.serial).unwrap())
+    Box::new(Block::open(0, &options).unwrap())
 }
 
 impl Driver {
