@@ -780,18 +780,17 @@ impl Platform for Pc {
     }
 
     fn take_stop_request(&mut self) -> Option<StopRequest> {
-        if std::mem::take(&mut self.attention) {
-            return Some(StopRequest::Attention);
-        }
         if self.board.interrupts.local_apic.take_init() {
             self.board
                 .request_stop(StopRequest::ProcessorReset(ResetCause::InitMessage));
         }
-        let request = self.board.stop.take();
-        if request.is_some() {
+        // The guest's own request comes first. A snapshot that is taken for a command does not hold it,
+        // so a machine restored from there would never end.
+        if let Some(request) = self.board.stop.take() {
             self.flush_output();
+            return Some(request);
         }
-        request
+        std::mem::take(&mut self.attention).then_some(StopRequest::Attention)
     }
 
     fn signal_fpu_error(&mut self) {

@@ -249,6 +249,16 @@ fn debug_consoles_write_to_their_sink() {
 }
 
 #[test]
+fn a_request_of_the_guest_comes_before_commands() {
+    let mut pc = pc();
+    pc.attention = true;
+    out(&mut pc, 0xf4, 0x10);
+    let requests: Vec<_> = std::iter::from_fn(|| pc.take_stop_request()).collect();
+    let expected = [StopRequest::DebugExit(0x10), StopRequest::Attention];
+    assert_eq!(requests, expected);
+}
+
+#[test]
 fn each_way_to_stop_is_told_apart() {
     let stop = |accesses: &[(u16, u8, u32)]| {
         let mut pc = pc();
@@ -476,8 +486,8 @@ fn attention_is_asked_for_once_by_connecting_and_once_by_each_request() {
     assert_eq!(pc.take_stop_request(), None);
     pc.request_stop(StopRequest::PowerOff);
     pc.advance();
-    assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
     assert_eq!(pc.take_stop_request(), Some(StopRequest::PowerOff));
+    assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
 }
 
 #[test]

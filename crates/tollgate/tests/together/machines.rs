@@ -261,14 +261,14 @@ fn a_machine_for_which_memory_is_missing_is_refused_in_one_line() {
         }
         finish(own.at_home(&mut command), GUEST_PATIENCE)
     };
-    let refused = run(&["--memory", "512M"]);
+    let refused = run(&["-m", "512M"]);
     let errors = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(125), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     let line =
         "this host has 97 MiB of memory left: a machine with 512 MiB needs 192 MiB to begin with";
     assert!(errors.contains(line), "{errors}");
-    let admitted = run(&["--memory", "512M", "--admission", "off"]);
+    let admitted = run(&["-m", "512M", "--admission", "off"]);
     assert_eq!(
         text(&admitted.stdout),
         "ran\n",
