@@ -238,15 +238,17 @@ fn a_machine_for_which_memory_is_missing_is_refused_in_one_line() {
         .place
         .folder
         .file("meminfo", b"MemAvailable:     100000 kB\n");
-    let has_namespaces = Command::new("unshare").args(["-Urm", "true"]).status();
-    if !has_namespaces.is_ok_and(|status| status.success()) {
-        return skip::impossible("unshare -Urm does not work here");
+    const MOUNT: &str = "mount --bind \"$0\" /proc/meminfo";
+    let mut trial = Command::new("unshare");
+    trial.args(["-Urm", "sh", "-c", MOUNT]).arg(&facts);
+    if !trial.status().is_ok_and(|status| status.success()) {
+        return skip::impossible("no file can be mounted over /proc/meminfo here");
     }
     let run = |flags: &[&str]| {
         let exec = own.place.exec(flags, &["echo", "ran"]);
         let mut command = Command::new("unshare");
         command.args(["-Urm", "sh", "-c"]);
-        command.arg("mount --bind \"$0\" /proc/meminfo && exec \"$@\"");
+        command.arg(format!("{MOUNT} && exec \"$@\""));
         command
             .arg(&facts)
             .arg(exec.get_program())
