@@ -34,12 +34,16 @@ impl NotNative {
 }
 
 impl Accounts {
+    /// Whether the accounts decide how programs run.
+    fn tries_native(&self) -> bool {
+        self.user_code == UserCode::Adaptive && self.adapts()
+    }
+
     /// Records that the loaded space's program is running translated. `program` finds the physical page
     /// of its first code. Returns whether it runs natively from now on. [`Self::earns`] has counted the
     /// time.
     pub(crate) fn earns_native(&mut self, program: impl FnOnce() -> Option<u64>) -> bool {
-        if self.user_code != UserCode::Adaptive || !self.adapts() || !self.account().native.earns()
-        {
+        if !self.tries_native() || !self.account().native.earns() {
             return false;
         }
         let program = program();
@@ -54,7 +58,7 @@ impl Accounts {
 
     /// Records a page fault of the loaded space's program.
     pub(crate) fn page_faulted(&mut self) {
-        if self.user_code == UserCode::Adaptive && self.adapts() {
+        if self.tries_native() {
             self.account().native.page_faulted();
         }
     }
@@ -67,7 +71,7 @@ impl Accounts {
         work: impl FnOnce() -> NativeWork,
         prices: NativePrices,
     ) -> bool {
-        if self.user_code != UserCode::Adaptive || !self.adapts() {
+        if !self.tries_native() {
             return false;
         }
         let account = &mut self.account().native;
