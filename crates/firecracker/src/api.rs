@@ -105,13 +105,13 @@ pub trait Machine {
     /// Asks the guest to give this number of pages.
     ///
     /// # Errors
-    /// One line.
+    /// One line that says why the machine cannot do this.
     fn set_balloon(&mut self, pages: u32) -> Result<(), String>;
 
     /// What is known of the balloon.
     ///
     /// # Errors
-    /// One line.
+    /// One line that says why the machine cannot do this.
     fn balloon(&mut self) -> Result<BalloonState, String>;
 
     /// Presses Ctrl-Alt-Delete.

@@ -88,10 +88,10 @@ impl Resources {
         Ok(())
     }
 
-    /// The balloon.
+    /// The balloon that a client has configured.
     ///
     /// # Errors
-    /// There is none.
+    /// No client has configured one.
     pub fn known_balloon(&self) -> Result<&Balloon, Fault> {
         self.balloon.as_ref().ok_or_else(no_balloon)
     }

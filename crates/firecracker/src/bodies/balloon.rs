@@ -87,8 +87,8 @@ pub struct BalloonState {
     pub statistics: Vec<(u16, u64)>,
 }
 
-/// The names of the statistics, by the numbers of the specification of virtio (5.5.6.4) and of
-/// Linux.
+/// The names of the statistics, by their numbers: those of the specification of virtio (5.5.6.4), and
+/// those that Linux has added.
 const STATISTICS: [&str; 16] = [
     "swap_in",
     "swap_out",

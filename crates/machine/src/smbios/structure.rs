@@ -41,7 +41,7 @@ impl Structure {
         texts.iter().fold(self, |it, text| it.text(text))
     }
 
-    /// Adds bytes.
+    /// Adds bytes to the fields that every structure of its type has.
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         self.formatted.extend(bytes);
         self

@@ -36,7 +36,7 @@ const SUCCESS: i64 = 3_000_000;
 /// Upper limit for the balance, in nanoseconds: what a program has saved long ago does not pay for
 /// what it does now.
 const BALANCE_AT_MOST: i64 = 20_000_000;
-/// The part of its running time that a program saves is 1 by this.
+/// A program saves its running time divided by this.
 const SAVED_PART: i64 = 2;
 /// Entries of a program between two looks at its balance.
 pub(super) const ENTRIES_BETWEEN_LOOKS: u32 = 32;
@@ -132,7 +132,7 @@ pub(super) struct NativeAccount {
     advance: i64,
     /// What happened since it was last judged whether page faults are rare enough.
     recent: Recent,
-    /// The program that was tried last, whatever its number means.
+    /// The program that was tried last, by a number of the caller's.
     program: Option<u64>,
     trial: Option<Trial>,
 }

@@ -40,9 +40,9 @@ mod command {
 mod status {
     /// The chip is ready.
     pub const READY: u8 = 1 << 7;
-    /// Erasing failed.
+    /// The last block could not be erased.
     pub const ERASE_ERROR: u8 = 1 << 5;
-    /// Programming failed.
+    /// The last bytes could not be programmed.
     pub const PROGRAM_ERROR: u8 = 1 << 4;
 }
 
