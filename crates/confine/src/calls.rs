@@ -42,10 +42,11 @@ const SOCKETS: &[Call] = calls! {
 /// Connections to the outside.
 const CONNECTIONS: &[Call] = calls! { SYS_socket SYS_connect SYS_bind };
 
-/// Running guest code: timers, sleep until a signal comes, and threads that help.
+/// Running guest code: timers, sleep until a signal comes, threads that help, and on which processors
+/// the thread itself runs.
 const GUEST_CODE: &[Call] = calls! {
     SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun SYS_timer_delete
-    SYS_rt_sigtimedwait SYS_clone SYS_prlimit64
+    SYS_rt_sigtimedwait SYS_clone SYS_prlimit64 SYS_sched_setaffinity
 };
 
 /// Looking for files beneath a directory that is open, and reading what they are.

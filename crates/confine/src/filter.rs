@@ -102,6 +102,8 @@ fn rules(kind: ThreadKind, call: i64, uses: Uses) -> Result<Rules, BackendError>
         libc::SYS_pidfd_send_signal if !is_around || !uses.programs => {
             one_of(1, [libc::SIGUSR1 as u64])
         }
+        // Of the calling thread.
+        libc::SYS_sched_setaffinity => one_of(0, [0]),
         libc::SYS_openat if kind == ThreadKind::Vcpu || kind == ThreadKind::Network => {
             bits(2, CHANGING, 0)
         }

@@ -22,16 +22,49 @@ pub fn current_processor() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
+/// A set of processors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Processors(libc::cpu_set_t);
+
+impl Processors {
+    /// One processor; nothing if its number is too large for a set.
+    pub fn one(processor: usize) -> Option<Self> {
+        if processor >= libc::CPU_SETSIZE as usize {
+            return None;
+        }
+        // SAFETY: an all-zero set is an empty one, and the number is within it.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(processor, &mut set);
+            Some(Self(set))
+        }
+    }
+
+    /// The processors that the calling thread may use; nothing if they do not fit into a set.
+    pub fn of_caller() -> Option<Self> {
+        // SAFETY: an all-zero set is an empty one, and the call writes to it.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            let result = libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
+            (result == 0).then_some(Self(set))
+        }
+    }
+
+    /// Binds the calling thread to these processors. Returns whether the kernel has done it.
+    pub fn bind_caller(&self) -> bool {
+        self.bind(0)
+    }
+
+    fn bind(&self, task: i32) -> bool {
+        // SAFETY: the call reads the set.
+        unsafe { libc::sched_setaffinity(task, size_of_val(&self.0), &raw const self.0) == 0 }
+    }
+}
+
 /// Binds a task to a processor. If the kernel refuses, it stays where it was.
 pub fn bind(task: i32, processor: usize) {
-    if processor >= libc::CPU_SETSIZE as usize {
-        return;
-    }
-    // SAFETY: an all-zero set is an empty one, the number is within it, and the call reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(task, size_of_val(&set), &raw const set);
+    if let Some(processor) = Processors::one(processor) {
+        processor.bind(task);
     }
 }
 

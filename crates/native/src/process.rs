@@ -10,6 +10,7 @@ use crate::mapper::{Failure, Mapper};
 use crate::mapping::{Cause, Command, MappingError, Queue, Rights};
 use crate::patience::Patience;
 use crate::processor_time::ProcessorClock;
+use crate::seat;
 use crate::settings::{Facts, Placement, Settings};
 use crate::shared_memory::{SharedPages, sleep_on, sleep_on_both, wake};
 use crate::start::Started;
@@ -153,12 +154,13 @@ impl SpaceProcess {
         Ok(())
     }
 
-    /// Binds the process to the processor of the calling thread, if that is what was asked for.
-    fn follow(&mut self) {
+    /// Binds the process to the processor that the calling thread [keeps](seat), if that is what was
+    /// asked for.
+    fn follow(&mut self, keep: impl FnOnce() -> Option<usize>) {
         if self.placement == Placement::Free {
             return;
         }
-        let processor = host::current_processor();
+        let processor = keep();
         if processor.is_some() && processor != self.processor {
             self.processor = processor;
             self.life
@@ -176,7 +178,7 @@ impl SpaceProcess {
         if let Some(death) = self.life.death() {
             return Err(gone(death));
         }
-        self.follow();
+        self.follow(seat::keep);
         let made = self.mapper.make(&self.pages, self.layout, batch);
         made.map_err(|failure| match failure {
             Failure::Change(error) => error,
@@ -216,7 +218,7 @@ impl SpaceProcess {
         if let Err(error) = self.flush() {
             return Ok(failed(error));
         }
-        self.follow();
+        self.follow(seat::keep_for_entry);
         loop {
             self.kick.begin();
             if self.kick.take() {

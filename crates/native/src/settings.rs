@@ -8,8 +8,9 @@ use crate::layout::DEFAULT_PLACE;
 pub enum Placement {
     /// Wherever the host's kernel puts it.
     Free,
-    /// On that of the thread that runs it, which sleeps then. Waking a task on another processor
-    /// costs several times more than switching to it.
+    /// On that of the thread that runs it, which sleeps then, and stays there
+    /// ([`leave_seat`](crate::leave_seat)). Waking a task on another processor costs several times more
+    /// than switching to it.
     #[default]
     WithCaller,
 }

@@ -29,6 +29,7 @@ impl Worker {
         let thread = std::thread::Builder::new()
             .name("huge-pages".into())
             .spawn(move || {
+                use_all_processors();
                 entry.enter();
                 block_signals();
                 for start in asked_for {
@@ -37,6 +38,18 @@ impl Worker {
             });
         let thread = thread.ok()?;
         Some(Self { requests, thread })
+    }
+}
+
+/// Lets this thread run where the process's first thread may. The thread that has started this one may
+/// have bound itself to a processor, as it does to run programs natively.
+fn use_all_processors() {
+    // SAFETY: an all-zero set is an empty one, the first call writes to it, and the second reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(libc::getpid(), size_of_val(&set), &raw mut set) == 0 {
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+        }
     }
 }
 

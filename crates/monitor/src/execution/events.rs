@@ -162,6 +162,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 
     /// Executes HLT: sleeps until an event may have occurred.
     fn wait(&mut self) {
+        tollgate_native::leave_seat();
         let sleep = match self.platform.next_deadline() {
             // The alarm's signal ends the sleep. A second host timer for the same moment would
             // double the cost of setting it and of taking its signal.

@@ -228,6 +228,7 @@ impl<R: Runner> Vcpu<R> {
         self.pending.store(1, Ordering::SeqCst);
         self.ledger.start();
         let stop = self.running(platform).run_until_stop();
+        tollgate_native::leave_seat();
         self.ledger.stop();
         self.alarm.stop();
         self.kick.disarm();
