@@ -116,7 +116,7 @@ const NAMED: &[Call] = calls! {
     SYS_setgid SYS_setresuid SYS_setresgid SYS_setgroups SYS_move_mount SYS_open_tree SYS_fsmount
     SYS_mount_setattr SYS_fanotify_init SYS_inotify_init1 SYS_remap_file_pages SYS_pkey_mprotect
     SYS_memfd_secret SYS_vmsplice SYS_tee SYS_shmget SYS_shmat SYS_msgget SYS_semget SYS_mq_open
-    SYS_creat SYS_openat SYS_pipe SYS_inotify_add_watch SYS_sched_setaffinity
+    SYS_creat SYS_openat SYS_pipe SYS_inotify_add_watch
     SYS_sched_setscheduler SYS_setpriority SYS_fsopen
 };
 

@@ -23,8 +23,24 @@ pub fn current_processor() -> Option<usize> {
 }
 
 /// A set of processors.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Processors(libc::cpu_set_t);
+
+impl PartialEq for Processors {
+    fn eq(&self, other: &Self) -> bool {
+        // SAFETY: it only reads both sets.
+        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
+    }
+}
+
+impl std::fmt::Debug for Processors {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // SAFETY: it only reads the set, and the numbers are within it.
+        let is_in = |it: &usize| unsafe { libc::CPU_ISSET(*it, &self.0) };
+        let numbers = (0..libc::CPU_SETSIZE as usize).filter(is_in);
+        formatter.debug_set().entries(numbers).finish()
+    }
+}
 
 impl Processors {
     /// One processor; nothing if its number is too large for a set.

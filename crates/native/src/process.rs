@@ -2,7 +2,6 @@
 
 use crate::exit::{Death, Exit};
 use crate::frame::{Frame, Report};
-use crate::host;
 use crate::kicker::{KickState, Kicker};
 use crate::layout::{self, Layout, announce, control};
 use crate::life::Life;
@@ -352,22 +351,26 @@ impl SpaceProcess {
         self.frame.features()
     }
 
-    /// Copies [`Self::vectors`], or the beginning of it.
-    pub fn read_vectors(&self, to: &mut [u8]) {
-        let (offset, size) = self.frame.vectors();
-        for (index, to) in to[..].chunks_mut(8).enumerate().take(size / 8) {
-            let word = self.pages.get(offset + 8 * index as u64).to_le_bytes();
-            to.copy_from_slice(&word[..to.len()]);
-        }
+    /// Copies a part of [`Self::vectors`] that begins at an offset.
+    ///
+    /// # Panics
+    /// The part is not within it.
+    pub fn read_vectors(&self, at: usize, to: &mut [u8]) {
+        self.pages.read(self.part_of_vectors(at, to.len()), to);
     }
 
-    /// Overwrites [`Self::vectors`], or the beginning of it, in whole words of 8 bytes.
-    pub fn write_vectors(&mut self, from: &[u8]) {
+    /// Overwrites a part of [`Self::vectors`] that begins at an offset.
+    ///
+    /// # Panics
+    /// The part is not within it.
+    pub fn write_vectors(&mut self, at: usize, from: &[u8]) {
+        self.pages.write(self.part_of_vectors(at, from.len()), from);
+    }
+
+    fn part_of_vectors(&self, at: usize, length: usize) -> u64 {
         let (offset, size) = self.frame.vectors();
-        for (index, from) in from.as_chunks::<8>().0.iter().enumerate().take(size / 8) {
-            let word = u64::from_le_bytes(*from);
-            self.pages.set(offset + 8 * index as u64, word);
-        }
+        assert!(at <= size && length <= size - at, "a part of the vectors");
+        offset + at as u64
     }
 }
 

@@ -147,7 +147,10 @@ mod tests {
         only.bind_caller();
         leave_seat();
         let after = Processors::of_caller().expect("processors");
-        assert!(after == only || after == before, "it was the same processor");
+        assert!(
+            after == only || after == before,
+            "it was the same processor"
+        );
         before.bind_caller();
     }
 }

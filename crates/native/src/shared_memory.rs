@@ -67,6 +67,20 @@ impl SharedPages {
         unsafe { AtomicU64::from_ptr(self.bytes(offset, 8).as_ptr().cast()) }
     }
 
+    /// Copies bytes out. What the program writes at the same time may be among them, or not.
+    pub fn read(&self, offset: u64, to: &mut [u8]) {
+        let from = self.bytes(offset, to.len());
+        // SAFETY: `from` points to as many bytes of the mapping, which `to`, a Rust value, is no part of.
+        unsafe { copy(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.bytes(offset, from.len());
+        // SAFETY: as for `read`.
+        unsafe { copy(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
     /// Reads a word of 64 bits.
     pub fn get(&self, offset: u64) -> u64 {
         self.quad(offset).load(Ordering::Relaxed)
@@ -82,6 +96,24 @@ impl Drop for SharedPages {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's own, and no reference to it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size.get()) };
+    }
+}
+
+/// Copies bytes by an instruction: another process may write them at the same time, which the compiler need
+/// not know.
+///
+/// # Safety
+/// Both ranges must be there, the second for writing, and not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the caller guarantees that both ranges are there. The direction flag is clear.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            inout("rcx") length => _,
+            options(nostack, preserves_flags),
+        );
     }
 }
 

@@ -49,6 +49,13 @@ pub struct Extended {
     pub size: usize,
 }
 
+impl Extended {
+    /// The component's bytes in [`VectorState`].
+    pub const fn range(self) -> std::ops::Range<usize> {
+        self.start..self.start + self.size
+    }
+}
+
 const fn extended(bit: u64, start: usize, size: usize) -> Extended {
     Extended { bit, start, size }
 }

@@ -28,6 +28,9 @@ pub(super) struct HugePages {
     asked: Box<[Cell<u64>]>,
     /// In a machine that was restored: a bit for each page that was needed. Otherwise empty.
     needed: Box<[Cell<u64>]>,
+    /// In such a machine: how often pages were accessed that were needed before, modulo 256, for each huge
+    /// page.
+    again: Box<[Cell<u8>]>,
 }
 
 impl HugePages {
@@ -37,17 +40,20 @@ impl HugePages {
         Self {
             asked: vec![Cell::new(0); words].into(),
             needed: Box::default(),
+            again: Box::default(),
         }
     }
 
     /// Lets the host be asked only for huge pages of which several pages were needed.
     pub(super) fn wait_for_use(&mut self, span: u64) {
-        let words = span.div_ceil(HUGE_PAGE) * WORDS;
-        self.needed = cells(vec![0; words as usize]);
+        let number = span.div_ceil(HUGE_PAGE);
+        self.needed = cells(vec![0; (number * WORDS) as usize]);
+        self.again = cells(vec![0; number as usize]);
     }
 
     /// Notes that the page with this physical address is needed. Returns whether enough pages of
-    /// its huge page were needed.
+    /// its huge page were needed, and it is time to look whether the host can be asked for it: this is the
+    /// page's first use, or one of many.
     pub(super) fn is_used(&self, address: u64) -> bool {
         if self.needed.is_empty() {
             return true;
@@ -58,7 +64,15 @@ impl HugePages {
             return false;
         };
         let word = &words[(page / 64 % WORDS) as usize];
-        word.set(word.get() | 1 << (page % 64));
+        let bit = 1 << (page % 64);
+        if word.get() & bit != 0 {
+            let again = &self.again[(address / HUGE_PAGE) as usize];
+            again.set(again.get().wrapping_add(1));
+            if again.get() != 0 {
+                return false;
+            }
+        }
+        word.set(word.get() | bit);
         let needed = words.iter().map(|word| word.get().count_ones());
         needed.sum::<u32>() >= USED_PAGES
     }
@@ -152,6 +166,16 @@ mod tests {
         assert!(ram.host_page(first + 500).is_some());
         assert!(!ram.huge_pages.is_due(HUGE_PAGE));
         assert!(ram.huge_pages.is_due(2 * HUGE_PAGE));
+    }
+
+    #[test]
+    fn it_looks_again_after_many_accesses() {
+        let mut pages = HugePages::new(8 << 20);
+        pages.wait_for_use(8 << 20);
+        let first_uses = (0..512).filter(|page| pages.is_used(page * 4096)).count();
+        assert_eq!(first_uses, 512 - 63);
+        let later = (0..1024).filter(|_| pages.is_used(4096)).count();
+        assert_eq!(later, 4);
     }
 
     #[test]

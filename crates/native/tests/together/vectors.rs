@@ -10,7 +10,7 @@ const AVX: u64 = 1 << 2;
 
 fn vectors(guest: &Guest) -> Vec<u8> {
     let mut bytes = vec![0; guest.process.vectors().len()];
-    guest.process.read_vectors(&mut bytes);
+    guest.process.read_vectors(0, &mut bytes);
     bytes
 }
 
@@ -25,7 +25,7 @@ fn vector_registers_go_in_and_out() {
     bytes[XMM..XMM + 16].fill(3);
     bytes[XMM + 16..XMM + 32].fill(4);
     bytes[XSTATE_BV] |= 3;
-    guest.process.write_vectors(&bytes);
+    guest.process.write_vectors(0, &bytes);
     guest.run_to_call();
     let bytes = vectors(&guest);
     assert_eq!(bytes[XMM..XMM + 16], [3; 16]);
@@ -50,7 +50,7 @@ fn upper_halves_go_in_and_out() {
     bytes[XMM..XMM + 16].fill(5);
     bytes[UPPER..UPPER + 16].fill(6);
     bytes[XSTATE_BV] |= 7;
-    guest.process.write_vectors(&bytes);
+    guest.process.write_vectors(0, &bytes);
     guest.run_to_call();
     let bytes = vectors(&guest);
     assert_eq!(bytes[XMM + 16..XMM + 32], [10; 16]);
@@ -68,7 +68,7 @@ fn an_impossible_area_does_no_harm() {
     let mut bytes = vectors(&guest);
     bytes[MXCSR..MXCSR + 4].fill(0xff);
     bytes[464..576].fill(0xff);
-    guest.process.write_vectors(&bytes);
+    guest.process.write_vectors(0, &bytes);
     guest.run_to_call();
     guest.state = start;
     guest.run_to_call();

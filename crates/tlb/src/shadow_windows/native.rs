@@ -91,6 +91,11 @@ pub const fn named(linear: LinearAddress) -> LinearAddress {
     LinearAddress(linear.0 % END + DISTANCE)
 }
 
+/// The same if programs can have the address.
+pub fn name_of(linear: LinearAddress) -> Option<LinearAddress> {
+    (BEGIN..END).contains(&linear.0).then(|| named(linear))
+}
+
 /// The page number of the linear address for which windows use the page `named`.
 pub fn page_of(named: u64) -> Option<u64> {
     is_part(part_of(named)).then(|| named - DISTANCE_PAGES)

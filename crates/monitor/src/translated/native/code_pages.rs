@@ -132,6 +132,11 @@ impl CodePages {
         true
     }
 
+    /// Whether there are pages that must be unmapped before a program runs again.
+    pub(super) fn has_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+
     /// The pages that must be unmapped before a program runs again.
     pub(super) fn take_written(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.written)

@@ -50,13 +50,15 @@ impl<P: Platform> Running<'_, Translated, P> {
             // Translated code is in the middle of an instruction, or has it to itself.
             return Ok(false);
         }
-        let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) else {
-            // The fault is raised on the way to translated code.
-            return Ok(false);
-        };
-        if !(self.processor()).prepare_native(LinearAddress(rip), place.physical >> 12) {
-            self.runner.native.counts.translated += 1;
-            return Ok(false);
+        if !self.processor().has_code(LinearAddress(rip)) {
+            let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) else {
+                // The fault is raised on the way to translated code.
+                return Ok(false);
+            };
+            if !(self.processor()).prepare_native(LinearAddress(rip), place.physical >> 12) {
+                self.runner.native.counts.translated += 1;
+                return Ok(false);
+            }
         }
         if self.runner.program_access != Access::PartlyNative {
             // The space is another one than that which had earned to run natively.
@@ -125,16 +127,12 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// has left. `None` means that the process does not take these registers.
     fn enter_program(&mut self, program: &mut Program) -> Option<(Exit, Selectors)> {
         let Program {
-            process,
-            vectors,
-            entries,
-            ..
+            process, entries, ..
         } = program;
         let offsets = host_offsets();
         let cpu = &self.runner.context.cpu;
         let mut state = to_program(cpu);
-        store_vectors(cpu, offsets, vectors);
-        process.write_vectors(vectors);
+        store_vectors(cpu, offsets, process);
         self.runner.native.counts.entries += 1;
         *entries += 1;
         self.ledger.guest_runs_in(OtherProcess {
@@ -159,8 +157,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let cpu = &mut self.runner.context.cpu;
         from_program(cpu, &state);
-        process.read_vectors(vectors);
-        load_vectors(cpu, offsets, vectors);
+        load_vectors(cpu, offsets, process);
         self.runner.registers_changed();
         self.runner.vectors_changed();
         Some((exit, state.selectors))

@@ -13,6 +13,16 @@ use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
 
 impl Processor<'_> {
+    /// Whether the process of the loaded space has the page of the program's code at this address, and
+    /// holds only what it may.
+    pub(super) fn has_code(&self, linear: LinearAddress) -> bool {
+        let translations = &self.view.translations;
+        let run = native::name_of(linear).and_then(|it| translations.window_run(it));
+        run.is_some_and(|run| run.executable)
+            && !self.runner.native.code.has_written()
+            && translations.program_aside().is_none()
+    }
+
     /// Makes the process of the loaded space hold only what it may, and starts it if there is none.
     /// Returns false if the program's code at this address, which is at a physical page, must be
     /// translated.

@@ -21,8 +21,6 @@ pub(in crate::translated) struct Processes {
 /// A process that runs the programs of one space.
 pub(in crate::translated) struct Program {
     pub(in crate::translated) process: SpaceProcess,
-    /// The vector registers as the process has stored them when the program last left.
-    pub(in crate::translated) vectors: Vec<u8>,
     /// The file of guest RAM that the process has.
     ram: RawFd,
     /// How often programs were entered, and how often a page was missing.
@@ -45,11 +43,8 @@ impl Program {
             ..Settings::default()
         };
         let process = SpaceProcess::start(ram, settings)?;
-        let mut vectors = vec![0; process.vectors().len()];
-        process.read_vectors(&mut vectors);
         Ok(Self {
             process,
-            vectors,
             ram: ram.as_raw_fd(),
             entries: 0,
             pages: 0,

@@ -1,6 +1,7 @@
 //! The registers of a program, between the processor's state and the process that runs it.
 
-use tollgate_native::{Selectors, UserState};
+use std::ops::Range;
+use tollgate_native::{Selectors, SpaceProcess, UserState};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, HEADER, component};
 use tollgate_x86::{CpuState, Cr0, Cr4, SegmentRegister};
@@ -74,49 +75,54 @@ impl HostOffsets {
     }
 }
 
-/// Stores the vector registers in a signal frame's area. Components that the guest has not enabled
-/// get their initial values.
-pub(in crate::translated) fn store_vectors(cpu: &CpuState, offsets: HostOffsets, area: &mut [u8]) {
+/// The bytes of the legacy region with registers. What follows them is the kernel's own, and so are four
+/// bytes among them, the bits that MXCSR may have (SDM volume 1, 13.4.1).
+const LEGACY: Range<usize> = 0..416;
+const MXCSR_MASK: Range<usize> = 28..32;
+
+fn header(process: &SpaceProcess) -> u64 {
+    let mut header = [0; 8];
+    process.read_vectors(HEADER, &mut header);
+    u64::from_le_bytes(header)
+}
+
+/// Hands the vector registers to a process. Components that the guest has not enabled get their initial
+/// values.
+pub(in crate::translated) fn store_vectors(
+    cpu: &CpuState,
+    offsets: HostOffsets,
+    process: &mut SpaceProcess,
+) {
     let from = &cpu.vector.0;
-    // What follows the registers in the first 512 bytes is the kernel's own.
-    const MXCSR_MASK: std::ops::Range<usize> = 28..32;
-    let host_mask: [u8; 4] = area[MXCSR_MASK].try_into().unwrap_or_default();
-    area[..416].copy_from_slice(&from[..416]);
-    area[MXCSR_MASK].copy_from_slice(&host_mask);
-    let mut in_use = cpu.vector.in_use() & (cpu.xcr0 | component::X87 | component::SSE);
+    process.write_vectors(0, &from[..MXCSR_MASK.start]);
+    process.write_vectors(MXCSR_MASK.end, &from[MXCSR_MASK.end..LEGACY.end]);
+    let components = process.vector_components();
+    let in_use = cpu.vector.in_use() & (cpu.xcr0 | component::X87 | component::SSE) & components;
     for (extended, offset) in EXTENDED.into_iter().zip(offsets.0) {
-        if in_use & extended.bit == 0 {
-            continue;
-        }
-        match area.get_mut(offset..offset + extended.size) {
-            Some(place) => {
-                place.copy_from_slice(&from[extended.start..extended.start + extended.size]);
-            }
-            None => in_use &= !extended.bit,
+        if in_use & extended.bit != 0 {
+            process.write_vectors(offset, &from[extended.range()]);
         }
     }
     // PKRU and others that are not the guest's stay as they are.
-    let others = !component::ALL;
-    let header: [u8; 8] = area[HEADER..HEADER + 8].try_into().unwrap_or_default();
-    let header = u64::from_le_bytes(header) & others | in_use;
-    area[HEADER..HEADER + 8].copy_from_slice(&header.to_le_bytes());
+    let header = header(process) & !component::ALL | in_use;
+    process.write_vectors(HEADER, &header.to_le_bytes());
 }
 
-/// Loads the vector registers from a signal frame's area.
-pub(in crate::translated) fn load_vectors(cpu: &mut CpuState, offsets: HostOffsets, area: &[u8]) {
-    let header: [u8; 8] = area[HEADER..HEADER + 8].try_into().unwrap_or_default();
-    let mut in_use = u64::from_le_bytes(header) & component::ALL;
+/// Takes over the vector registers that a program has left with.
+pub(in crate::translated) fn load_vectors(
+    cpu: &mut CpuState,
+    offsets: HostOffsets,
+    process: &SpaceProcess,
+) {
+    let in_use = header(process) & component::ALL & process.vector_components();
     let to = &mut cpu.vector;
-    to.0[..416].copy_from_slice(&area[..416]);
-    to.0[28..32].fill(0);
+    process.read_vectors(0, &mut to.0[LEGACY]);
+    to.0[MXCSR_MASK].fill(0);
     for (extended, offset) in EXTENDED.into_iter().zip(offsets.0) {
-        let place = &mut to.0[extended.start..extended.start + extended.size];
-        match area.get(offset..offset + extended.size) {
-            Some(from) if in_use & extended.bit != 0 => place.copy_from_slice(from),
-            _ => {
-                place.fill(0);
-                in_use &= !extended.bit;
-            }
+        let place = &mut to.0[extended.range()];
+        match in_use & extended.bit != 0 {
+            true => process.read_vectors(offset, place),
+            false => place.fill(0),
         }
     }
     let ended = (component::X87 | component::SSE) & !in_use;
