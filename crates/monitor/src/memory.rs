@@ -16,6 +16,8 @@ pub mod guest_view;
 pub(crate) mod kept_spaces;
 mod memory_map;
 pub(crate) mod native_account;
+mod native_comparison;
+pub(crate) mod native_prices;
 pub(crate) mod program_names;
 pub(crate) mod program_pages;
 pub(crate) mod ram_copies;

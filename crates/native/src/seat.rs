@@ -47,7 +47,7 @@ impl Kept {
         })
     }
 
-    /// Lets the thread go, unless somebody else has bound it in the meantime.
+    /// Lets the thread go, unless it was bound from outside in the meantime.
     fn leave(&self) {
         let bound = Processors::one(self.processor);
         if bound.is_some() && Processors::of_caller() == bound {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_bound_by_others_stays_so() {
+    fn a_thread_that_was_bound_from_outside_stays_so() {
         let before = Processors::of_caller().expect("processors");
         keep();
         // As taskset would do it from outside.

@@ -276,6 +276,7 @@ impl Context {
                 instructions: 0,
                 host_instructions: 0,
                 host_bytes: 0,
+                progress: 0,
             },
             strings: StringState {
                 routines: gate.strings,

@@ -106,6 +106,7 @@ displacements! {
     INSTRUCTIONS = counters.instructions: Write,
     HOST_INSTRUCTIONS = counters.host_instructions: Write,
     HOST_BYTES = counters.host_bytes: Write,
+    PROGRESS = counters.progress: Write,
     STRINGS = strings.routines: Jump,
     STRING_FLAGS = strings.flags,
     STRING_SHOWS_EACH = strings.shows_each,

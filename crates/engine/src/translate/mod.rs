@@ -579,6 +579,7 @@ impl Translator {
             // RDTSCP waits for all earlier instructions, including loads.
             self.emit.assembler.lfence();
         }
+        self.count_progress(R8);
         // The last host instruction commits. Until then the state map says how to put back what has
         // changed, and the instruction is started again: it then reads a later time, which the
         // guest cannot notice.
@@ -609,6 +610,14 @@ impl Translator {
         }
         self.emit.assembler.mov32(ACCUMULATOR, R8);
         Flow::Next
+    }
+
+    /// Counts a system call or a read of the clock, without changing the flags.
+    pub(super) fn count_progress(&mut self, scratch: Host) {
+        let count = self.emit.field(at::PROGRESS);
+        self.emit.assembler.load(Width::Qword, scratch, count);
+        self.emit.assembler.lea64(scratch, Mem::base(scratch, 1));
+        self.emit.assembler.store(Width::Qword, count, scratch);
     }
 
     /// RDPID: loads IA32_TSC_AUX into the whole register (SDM volume 2, RDPID).

@@ -129,6 +129,7 @@ impl Translator {
         self.begin_undivided();
         let image = self.emit.slot(Gpr::R11 as u8);
         self.emit.assembler.store(Width::Qword, image, R11);
+        self.count_progress(R11);
         let next_rip = self.emit.next_rip;
         self.emit.code_address(COUNT, COUNT, next_rip, Width::Qword);
         self.load_level(kind);

@@ -163,6 +163,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Executes HLT: sleeps until an event may have occurred.
     fn wait(&mut self) {
         tollgate_native::leave_seat();
+        let begun = self.platform.now();
         let sleep = match self.platform.next_deadline() {
             // The alarm's signal ends the sleep. A second host timer for the same moment would
             // double the cost of setting it and of taking its signal.
@@ -172,6 +173,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         self.ledger.sleep(|| {
             facts::sleep_while_zero(self.pending, kick_signal(), sleep.clamp(1, LONGEST_SLEEP));
         });
+        self.runner.slept(self.platform.now().since(begun));
         self.pending.wake();
     }
 

@@ -119,6 +119,9 @@ pub trait Runner: Sized {
         false
     }
 
+    /// Notes that the guest has slept for this many nanoseconds, which are not its programs' time.
+    fn slept(&mut self, _nanoseconds: u64) {}
+
     /// Reports whether a maskable interrupt waits. While one waits, guest code is left when it lets
     /// interrupts in.
     fn interrupt_waits(&mut self, waits: bool);

@@ -146,13 +146,15 @@ impl Account {
     }
 }
 
-/// A moment by the two counters that accounts are kept in, both counted since the start.
+/// A moment by the counters that accounts are kept in, all counted since the start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Moment {
     /// Nanoseconds of guest time.
     pub(crate) time: u64,
     /// The number of entries of the software TLBs that were filled.
     pub(crate) fills: u64,
+    /// The number of system calls and reads of the clock.
+    pub(crate) progress: u64,
 }
 
 /// The accounts of all spaces, by the address of the root of their page tables.
@@ -163,6 +165,8 @@ pub(crate) struct Accounts {
     user_code: UserCode,
     /// Programs that did not gain by running natively.
     not_native: NotNative,
+    /// Whether a program is to run in the other way since that was last asked.
+    turns: bool,
     /// The form of direct access for programs that use common parts.
     anchored: Access,
     accounts: FxHashMap<u64, Account>,
@@ -186,6 +190,7 @@ impl Accounts {
             choice,
             user_code: UserCode::Translated,
             not_native: NotNative::default(),
+            turns: false,
             anchored: match are_anchors {
                 true => Access::Anchored,
                 false => Access::Direct,
@@ -219,13 +224,25 @@ impl Accounts {
     fn add(&mut self, now: Moment) {
         let ran = now.time.saturating_sub(self.since.time);
         let filled = now.fills.saturating_sub(self.since.fills);
+        let progress = now.progress.saturating_sub(self.since.progress);
         self.since = now;
         let account = self.account();
-        if !account.native.is_native() {
+        let was_native = account.native.is_native();
+        if !was_native {
             account.ran += ran;
-            account.native.ran_translated(ran);
         }
         account.filled += filled;
+        let has_lost = account.native.ran(ran, progress);
+        let (is_native, program) = (account.native.is_native(), account.native.program());
+        self.turns |= is_native != was_native;
+        if has_lost {
+            self.not_native.note(program, false);
+        }
+    }
+
+    /// Leaves time in which the guest slept out of all accounts.
+    pub(crate) fn slept(&mut self, nanoseconds: u64) {
+        self.since.time = self.since.time.saturating_add(nanoseconds);
     }
 
     /// Follows a load of the space whose tables begin at `root`. Without `keeps`, the data derived
@@ -358,7 +375,10 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn at(time: u64) -> Moment {
-        Moment { time, fills: 0 }
+        Moment {
+            time,
+            ..Moment::default()
+        }
     }
 
     fn adaptive() -> Accounts {
@@ -388,7 +408,11 @@ mod tests {
     fn a_space_that_reaches_more_pages_earns_windows_later_but_not_much_later() {
         let mut accounts = adaptive();
         accounts.load(1, true, at(0));
-        let filled = |time, fills| Moment { time, fills };
+        let filled = |time, fills| Moment {
+            time,
+            fills,
+            ..Moment::default()
+        };
         assert!(!accounts.earns(filled(40 * MS, 1_000)));
         assert!(!accounts.earns(filled(49 * MS, 1_000)));
         accounts.load(2, true, filled(49 * MS, 1_000));

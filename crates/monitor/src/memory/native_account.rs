@@ -7,7 +7,11 @@
 //! an advance, and ends when the balance is used up, or earlier if the program leaves all the time although
 //! it has its pages. So a program that does not gain loses no more than the advances, which become rarer with
 //! each failure. While a program causes page faults in quick succession, as most do when they start, no trial
-//! begins: a page fault costs several times as much natively.
+//! begins: a page fault costs several times as much natively. And a program that leaves often is
+//! [compared](super::native_comparison) with itself, because what it saves is only an estimate.
+
+use super::native_comparison::Comparison;
+use super::native_prices::{NativePrices, NativeWork};
 
 /// Nanoseconds that a space must run translated before its first trial.
 const FIRST_AFTER: u64 = 6_000_000;
@@ -36,91 +40,8 @@ const SUCCESS: i64 = 3_000_000;
 /// Upper limit for the balance, in nanoseconds: what a program has saved long ago does not pay for
 /// what it does now.
 const BALANCE_AT_MOST: i64 = 20_000_000;
-/// A program saves its running time divided by this.
-const SAVED_PART: i64 = 2;
 /// Entries of a program between two looks at its balance.
 pub(super) const ENTRIES_BETWEEN_LOOKS: u32 = 32;
-
-/// What programs of a space have done natively since some moment.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct NativeWork {
-    /// Nanoseconds that their process has run.
-    pub(crate) ran: u64,
-    /// How often they were entered.
-    pub(crate) entries: u64,
-    /// How often a page was missing.
-    pub(crate) pages: u64,
-}
-
-impl NativeWork {
-    /// What was done between an earlier moment and this one.
-    fn since(self, earlier: Self) -> Self {
-        Self {
-            ran: self.ran.saturating_sub(earlier.ran),
-            entries: self.entries.saturating_sub(earlier.entries),
-            pages: self.pages.saturating_sub(earlier.pages),
-        }
-    }
-
-    /// Nanoseconds that were saved, less those that were paid.
-    fn gain(self, prices: NativePrices) -> i64 {
-        let entries = signed(self.entries);
-        let ran = signed(self.ran).saturating_sub(entries.saturating_mul(prices.in_process()));
-        let paid = entries.saturating_mul(prices.entry());
-        let paid = paid.saturating_add(signed(self.pages).saturating_mul(prices.page()));
-        (ran.max(0) / SAVED_PART).saturating_sub(paid)
-    }
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// What native code costs on this host, from the shortest time for which a program was seen to be in its
-/// process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NativePrices {
-    /// Nanoseconds of the way into a process and back, with a few instructions there.
-    shortest: u64,
-}
-
-impl Default for NativePrices {
-    fn default() -> Self {
-        Self {
-            shortest: Self::MOST,
-        }
-    }
-}
-
-impl NativePrices {
-    /// Nanoseconds of the way into a process and back before it was measured, as on a processor of 2022 in a
-    /// virtual machine. Longer ones are times of programs.
-    const MOST: u64 = 7_300;
-    /// Nanoseconds that the monitor adds to an entry: registers in and out, what the program has left for.
-    const MONITOR: i64 = 2_000;
-
-    /// Notes that the way into a process, what ran there, and the way back took this many nanoseconds.
-    pub(crate) fn note(&mut self, nanoseconds: u64) {
-        self.shortest = self.shortest.min(nanoseconds);
-    }
-
-    /// Nanoseconds that it costs to enter a program, to leave it, and to do what it has left for.
-    fn entry(self) -> i64 {
-        signed(self.shortest) + Self::MONITOR
-    }
-
-    /// Nanoseconds of that which the host books as the running time of the program's process: about a third
-    /// of the way.
-    fn in_process(self) -> i64 {
-        signed(self.shortest) / 3
-    }
-
-    /// Nanoseconds that it costs, in addition, to give the process a page that it lacks: changes of mappings
-    /// are a third dearer than entries.
-    fn page(self) -> i64 {
-        self.entry() * 4 / 3
-    }
-}
 
 /// The account of an address space's programs.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +75,7 @@ struct Trial {
     entries: u32,
     /// Looks in succession at which it had left too often.
     strikes: u32,
+    comparison: Comparison,
 }
 
 impl NativeAccount {
@@ -170,15 +92,26 @@ impl NativeAccount {
     };
 
     /// Whether the space's programs run natively.
-    pub(super) const fn is_native(&self) -> bool {
-        self.trial.is_some()
+    pub(super) fn is_native(&self) -> bool {
+        self.trial.is_some_and(|it| !it.comparison.translates())
     }
 
-    /// Adds nanoseconds that the space has run translated.
-    pub(super) fn ran_translated(&mut self, nanoseconds: u64) {
-        if self.trial.is_none() {
-            self.translated = self.translated.saturating_add(nanoseconds);
-            self.recent.nanoseconds = self.recent.nanoseconds.saturating_add(nanoseconds);
+    /// Adds nanoseconds that the space has run, and what its programs have done in that time. Returns whether
+    /// a trial has ended because they are faster translated.
+    pub(super) fn ran(&mut self, nanoseconds: u64, progress: u64) -> bool {
+        match &mut self.trial {
+            Some(trial) => {
+                let has_lost = trial.comparison.ran(nanoseconds, progress);
+                if has_lost {
+                    self.fail();
+                }
+                has_lost
+            }
+            None => {
+                self.translated = self.translated.saturating_add(nanoseconds);
+                self.recent.nanoseconds = self.recent.nanoseconds.saturating_add(nanoseconds);
+                false
+            }
         }
     }
 
@@ -215,6 +148,7 @@ impl NativeAccount {
             before: None,
             entries: 0,
             strikes: 0,
+            comparison: Comparison::NEW,
         });
     }
 
@@ -285,9 +219,9 @@ mod tests {
 
     fn on_trial() -> NativeAccount {
         let mut account = NativeAccount::NEW;
-        account.ran_translated(5 * MS);
+        account.ran(5 * MS, 0);
         assert!(!account.earns());
-        account.ran_translated(MS);
+        account.ran(MS, 0);
         assert!(account.earns());
         account.begin(None);
         assert!(account.is_native() && account.is_first() && !account.gains());
@@ -324,16 +258,16 @@ mod tests {
         assert_eq!(left, 3 * 32 + 1);
         assert!(left * 9_017 < 1_200_000, "the advance");
         assert!(!account.is_native());
-        account.ran_translated(39 * MS);
+        account.ran(39 * MS, 0);
         assert!(!account.earns(), "the second trial is dearer");
-        account.ran_translated(MS);
+        account.ran(MS, 0);
         assert!(account.earns());
         account.begin(None);
         let left = enter(&mut account, &mut work, 100_000, 3_000).expect("too many entries");
         assert!(left * 9_017 < 800_000, "{left}");
-        account.ran_translated(59 * MS);
+        account.ran(59 * MS, 0);
         assert!(!account.earns());
-        account.ran_translated(MS);
+        account.ran(MS, 0);
         assert!(account.earns());
     }
 
@@ -344,7 +278,7 @@ mod tests {
             for _ in 0..page_faults {
                 account.page_faulted();
             }
-            account.ran_translated(4 * MS);
+            account.ran(4 * MS, 0);
             account.earns()
         };
         // The first is too early.

@@ -81,6 +81,10 @@ impl Runner for Translated {
         vcpu.runner.work_left.is_some() && vcpu.go_on_with_work()
     }
 
+    fn slept(&mut self, nanoseconds: u64) {
+        self.accounts.slept(nanoseconds);
+    }
+
     #[inline]
     fn interrupt_waits(&mut self, waits: bool) {
         // Guest code must also be left when it returns to the place where the monitor's work

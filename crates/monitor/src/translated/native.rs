@@ -24,7 +24,7 @@ pub(in crate::translated) mod registers;
 use self::code_pages::CodePages;
 use self::left_for_pages::{Awaited, LeftAt};
 use self::processes::Processes;
-use crate::memory::native_account::NativePrices;
+use crate::memory::native_prices::NativePrices;
 
 /// What a processor knows of programs that run natively.
 #[derive(Default)]

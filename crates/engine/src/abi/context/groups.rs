@@ -202,6 +202,9 @@ pub struct Counters {
     pub host_instructions: u64,
     /// The size of these host instructions in bytes.
     pub host_bytes: u64,
+    /// System calls by SYSCALL and reads of the time-stamp counter: what programs do equally often at any
+    /// speed.
+    pub progress: u64,
 }
 
 /// Fields of the routines of [`crate::gate::string`], for repeated string instructions.

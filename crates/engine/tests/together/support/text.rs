@@ -94,6 +94,7 @@ fn field(displacement: i32) -> String {
         (at::TASK_LIMIT, "task_limit"),
         (at::BOUNCE_POINTER, "bounce_pointer"),
         (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
+        (at::PROGRESS, "progress"),
         (at::register::TSC_AUX, "tsc_aux"),
         (at::register::FLAGS, "flags"),
         (at::register::CR0, "cr0"),

@@ -2,7 +2,7 @@
 //! same program.
 
 use super::{Accounts, UserCode};
-use crate::memory::native_account::{NativePrices, NativeWork};
+use crate::memory::native_prices::{NativePrices, NativeWork};
 use rustc_hash::FxHashSet;
 
 /// The most programs of which it is known that they do not gain.
@@ -14,7 +14,7 @@ const MOST_PROGRAMS: usize = 1024;
 pub(super) struct NotNative(FxHashSet<u64>);
 
 impl NotNative {
-    fn note(&mut self, program: Option<u64>, gains: bool) {
+    pub(super) fn note(&mut self, program: Option<u64>, gains: bool) {
         let Some(program) = program else {
             return;
         };
@@ -54,6 +54,11 @@ impl Accounts {
         }
         self.account().native.begin(program);
         true
+    }
+
+    /// Whether a program is to run natively or translated from now on, other than before.
+    pub(crate) fn turns(&mut self) -> bool {
+        std::mem::take(&mut self.turns)
     }
 
     /// Records a page fault of the loaded space's program.
@@ -101,7 +106,10 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn at(time: u64) -> Moment {
-        Moment { time, fills: 0 }
+        Moment {
+            time,
+            ..Moment::default()
+        }
     }
 
     fn adaptive() -> Accounts {

@@ -156,6 +156,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         Moment {
             time: self.platform.now().0,
             fills: self.view.translations.fills(),
+            progress: self.runner.context.counters.progress,
         }
     }
 
@@ -206,6 +207,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let now = self.moment();
         let earns = self.runner.accounts.earns(now);
+        if self.runner.accounts.turns() {
+            self.processor().follow_access_choice();
+        }
         let (cpu, view) = (&self.runner.context.cpu, &mut self.view);
         if cpu.is_64_bit() && (self.runner.accounts).earns_native(|| view.first_code(cpu)) {
             self.processor().follow_access_choice();

@@ -80,7 +80,13 @@ pub(in crate::translated) fn load(
         // SAFETY: the machine is lent to guest code while guest code runs.
         let time = unsafe { (environment.now)(context.devices.machine.cast::<std::ffi::c_void>()) };
         let fills = translations.fills();
-        accounts.load(root, true, Moment { time, fills });
+        let progress = context.counters.progress;
+        let moment = Moment {
+            time,
+            fills,
+            progress,
+        };
+        accounts.load(root, true, moment);
         let access = accounts.access();
         if access != *program_access {
             context.turn_programs(*program_access as usize, access as usize);

@@ -174,6 +174,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
             Exit::SystemCall(_) => {
                 self.runner.native.counts.system_calls += 1;
+                self.runner.context.counters.progress += 1;
                 self.execute_current()
             }
             Exit::PageFault {

@@ -1,7 +1,7 @@
 //! The processes that run programs: one for each address space that is kept.
 
 use super::code_pages::Refused;
-use crate::memory::native_account::NativeWork;
+use crate::memory::native_prices::NativeWork;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
