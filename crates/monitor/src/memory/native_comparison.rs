@@ -202,7 +202,8 @@ mod tests {
         let (_, lost) = run(&mut comparison, 200, step);
         assert!(lost, "slowly");
         let mut comparison = Comparison::NEW;
-        let step = |tick: u64, translates| (20_000_u64 << (tick / 6)) / if translates { 2 } else { 1 };
+        let step =
+            |tick: u64, translates| (20_000_u64 << (tick / 6)) / if translates { 2 } else { 1 };
         let (_, lost) = run(&mut comparison, 24, step);
         assert!(!lost, "quickly");
     }
