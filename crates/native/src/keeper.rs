@@ -32,6 +32,14 @@ pub fn make(ram: BorrowedFd<'_>, settings: &Settings) -> io::Result<(Made, Keepe
     }
 }
 
+/// Has a process made in the meantime, for the next [`SpaceProcess::start`](crate::SpaceProcess::start) with
+/// this memory and these settings. Without a launcher it does nothing.
+pub fn prepare(ram: BorrowedFd<'_>, settings: &Settings) {
+    if let Ok(Some(launcher)) = launcher::current() {
+        launcher.prepare(ram, settings);
+    }
+}
+
 impl Keeper {
     /// Why a process has ended; nothing while it lives.
     pub fn death(self, process: &OwnedFd, number: i32) -> Option<Death> {

@@ -115,8 +115,13 @@ impl Launcher {
     }
 
     /// Asks for what has no reply. If the launcher is gone, nothing is left to do.
-    fn say(&self, request: Request) {
-        let _ = message::send(self.socket().as_fd(), &request.words(), &[]);
+    fn say(&self, request: Request, descriptors: &[BorrowedFd<'_>]) {
+        let _ = message::send(self.socket().as_fd(), &request.words(), descriptors);
+    }
+
+    /// Has the launcher make a process ahead.
+    pub(crate) fn prepare(&self, ram: BorrowedFd<'_>, settings: &Settings) {
+        self.say(Request::Prepare(*settings), &[ram]);
     }
 
     /// Makes a process.
@@ -146,11 +151,11 @@ impl Launcher {
 
     /// Ends a process.
     pub(crate) fn end(&self, number: i32) {
-        self.say(Request::End(number));
+        self.say(Request::End(number), &[]);
     }
 
     /// Binds the tasks of a process to a processor.
     pub(crate) fn bind(&self, tasks: [i32; 2], processor: usize) {
-        self.say(Request::Bind { tasks, processor });
+        self.say(Request::Bind { tasks, processor }, &[]);
     }
 }

@@ -50,6 +50,7 @@ mod stub;
 
 pub use exit::{Death, Exit, SystemCall};
 pub use image::Instruction;
+pub use keeper::prepare;
 pub use kicker::Kicker;
 pub use mapping::{Cause, Command, MappingError, Rights};
 pub use probe::{Offer, Refusal, probe};

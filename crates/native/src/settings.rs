@@ -16,7 +16,7 @@ pub enum Placement {
 }
 
 /// How a process is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How many PAUSE instructions each side executes while it looks for the other before it
     /// sleeps. This makes sense only with [`Placement::Free`] and an idle processor.

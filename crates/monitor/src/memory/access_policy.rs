@@ -228,9 +228,7 @@ impl Accounts {
         self.since = now;
         let account = self.account();
         let was_native = account.native.is_native();
-        if !was_native {
-            account.ran += ran;
-        }
+        account.ran += ran;
         account.filled += filled;
         let has_lost = account.native.ran(ran, progress);
         let (is_native, program) = (account.native.is_native(), account.native.program());
@@ -348,7 +346,8 @@ impl Accounts {
             return false;
         }
         self.add(now);
-        self.account().earns()
+        // While they run natively it has no use for windows, but may need them at once when that ends.
+        !self.account().native.is_native() && self.account().earns()
     }
 
     /// Adds `cost` nanoseconds, spent until `now`, to the cost of the loaded space's windows.

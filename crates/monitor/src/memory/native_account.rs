@@ -120,6 +120,11 @@ impl NativeAccount {
         self.recent.page_faults += 1;
     }
 
+    /// Whether the space may earn a trial soon.
+    pub(super) const fn earns_soon(&self) -> bool {
+        self.trial.is_none() && self.translated >= self.after / 2
+    }
+
     /// Whether the space has earned a trial.
     pub(super) fn earns(&mut self) -> bool {
         let is_due = self.trial.is_none() && self.translated >= self.after;

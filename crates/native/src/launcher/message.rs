@@ -85,6 +85,8 @@ pub enum Request {
     Hello,
     /// To make a process with the guest RAM whose descriptor comes with the message.
     Make(Settings),
+    /// To have such a process ready for the next request to make one like it. There is no reply.
+    Prepare(Settings),
     /// To say how a process has ended.
     Death(i32),
     /// To end a process and forget it. There is no reply.
@@ -98,6 +100,7 @@ const MAKE: u64 = 2;
 const DEATH: u64 = 3;
 const END: u64 = 4;
 const BIND: u64 = 5;
+const PREPARE: u64 = 6;
 
 fn number(word: u64) -> Option<i32> {
     i32::try_from(word).ok().filter(|number| *number > 0)
@@ -111,18 +114,27 @@ fn instruction(word: u64) -> Option<Instruction> {
     }
 }
 
+fn words_of(kind: u64, settings: Settings) -> Words {
+    let faults = |it| u64::from(it == Instruction::Faults);
+    let cpuid = faults(settings.cpuid);
+    let counter = faults(settings.time_stamp_counter);
+    [
+        kind,
+        settings.place,
+        settings.spins.into(),
+        cpuid,
+        counter,
+        0,
+    ]
+}
+
 impl Request {
     pub fn words(self) -> Words {
         let word = |number: i32| u64::from(number.cast_unsigned());
         match self {
             Self::Hello => [HELLO, 0, 0, 0, 0, 0],
-            Self::Make(settings) => {
-                let faults = |it| u64::from(it == Instruction::Faults);
-                let cpuid = faults(settings.cpuid);
-                let counter = faults(settings.time_stamp_counter);
-                let spins = settings.spins.into();
-                [MAKE, settings.place, spins, cpuid, counter, 0]
-            }
+            Self::Make(settings) => words_of(MAKE, settings),
+            Self::Prepare(settings) => words_of(PREPARE, settings),
             Self::Death(process) => [DEATH, word(process), 0, 0, 0, 0],
             Self::End(process) => [END, word(process), 0, 0, 0, 0],
             Self::Bind { tasks, processor } => {
@@ -136,14 +148,20 @@ impl Request {
     pub fn parse(words: &Words) -> Option<Self> {
         Some(match *words {
             [HELLO, 0, 0, 0, 0, 0] => Self::Hello,
-            [MAKE, place, spins, cpuid, counter, 0] => Self::Make(Settings {
-                spins: u32::try_from(spins).ok()?,
-                // Its caller binds it.
-                placement: Placement::Free,
-                place,
-                cpuid: instruction(cpuid)?,
-                time_stamp_counter: instruction(counter)?,
-            }),
+            [kind @ (MAKE | PREPARE), place, spins, cpuid, counter, 0] => {
+                let settings = Settings {
+                    spins: u32::try_from(spins).ok()?,
+                    // Its caller binds it.
+                    placement: Placement::Free,
+                    place,
+                    cpuid: instruction(cpuid)?,
+                    time_stamp_counter: instruction(counter)?,
+                };
+                match kind {
+                    MAKE => Self::Make(settings),
+                    _ => Self::Prepare(settings),
+                }
+            }
             [DEATH, process, 0, 0, 0, 0] => Self::Death(number(process)?),
             [END, process, 0, 0, 0, 0] => Self::End(number(process)?),
             [BIND, process, mapper, processor, 0, 0] => Self::Bind {
@@ -224,6 +242,7 @@ mod tests {
         for request in [
             Request::Hello,
             Request::Make(settings),
+            Request::Prepare(settings),
             Request::Death(9),
             Request::End(10),
             bind,
@@ -250,10 +269,11 @@ mod tests {
             [HELLO, 0, 0, 0, 0, 1],
             [MAKE, 0x1000, 1 << 32, 0, 0, 0],
             [MAKE, 0x1000, 0, 2, 0, 0],
+            [PREPARE, 0x1000, 0, 0, 2, 0],
             [END, 0, 0, 0, 0, 0],
             [END, u64::MAX, 0, 0, 0, 0],
             [BIND, 1, 1 << 31, 0, 0, 0],
-            [BIND + 1, 1, 1, 1, 1, 1],
+            [PREPARE + 1, 1, 1, 1, 1, 1],
         ] {
             assert!(Request::parse(&words).is_none(), "{words:?}");
         }

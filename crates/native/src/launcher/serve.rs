@@ -47,6 +47,10 @@ fn answer(socket: BorrowedFd<'_>, children: &mut Children, received: &Received) 
             }
             Err(error) => reply(refused(error), &[]),
         },
+        (Some(Request::Prepare(settings)), [ram]) => {
+            children.prepare(ram.as_fd(), &settings);
+            Ok(())
+        }
         (Some(Request::Death(number)), []) => match children.death(number) {
             Some(death) => reply(Reply::Dead(death), &[]),
             None => reply(Reply::Refused(libc::ECHILD), &[]),

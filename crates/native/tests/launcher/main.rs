@@ -7,6 +7,7 @@ mod monitor;
 
 use attack::attack;
 use monitor::{GOOD, Monitor, ROLE, are_gone, children, report};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use tollgate_confine::{
     Confine, Part, Setup, ThreadKind, begin, confine_launcher, enter, on_own_thread,
@@ -128,6 +129,7 @@ fn run_programs(ram: &OwnedFd) {
     for _ in 0..200 {
         makes_calls(&mut start(ram).unwrap(), 1);
     }
+    run_prepared(ram);
     let mut process = start(ram).unwrap();
     process.kicker().kick();
     assert!(matches!(process.run(&mut at_code()).unwrap(), Exit::Kicked));
@@ -141,6 +143,21 @@ fn run_programs(ram: &OwnedFd) {
     process.map(CODE, PAGE, 0, Rights::ReadExecute);
     makes_calls(&mut process, 1000);
     assert!(process.processor_time() > before);
+}
+
+/// Processes that are made ahead are used once, and only for the memory that they have.
+fn run_prepared(ram: &OwnedFd) {
+    let other = std::io::stdin();
+    for prepared in [ram.as_fd(), ram.as_fd(), other.as_fd()] {
+        tollgate_native::prepare(prepared, &Settings::default());
+        tollgate_native::prepare(prepared, &Settings::default());
+        let mut several: Vec<_> = (0..3).map(|_| start(ram).unwrap()).collect();
+        let numbers: BTreeSet<i32> = several.iter().map(SpaceProcess::number).collect();
+        assert_eq!(numbers.len(), 3);
+        for process in &mut several {
+            makes_calls(process, 10);
+        }
+    }
 }
 
 /// Whether this host can do all this.

@@ -56,6 +56,11 @@ impl Accounts {
         true
     }
 
+    /// Whether the loaded space's program may run natively soon.
+    pub(crate) fn earns_native_soon(&mut self) -> bool {
+        self.tries_native() && self.account().native.earns_soon()
+    }
+
     /// Whether a program is to run natively or translated from now on, other than before.
     pub(crate) fn turns(&mut self) -> bool {
         std::mem::take(&mut self.turns)
@@ -140,6 +145,23 @@ mod tests {
         accounts.load(1, true, at(8 * MS));
         assert!(fails(&mut accounts));
         assert_ne!(accounts.access(), Access::PartlyNative);
+    }
+
+    #[test]
+    fn a_space_that_ran_natively_for_long_has_earned_windows() {
+        let mut accounts = adaptive();
+        accounts.load(1, true, at(0));
+        let filled = |time| Moment {
+            time,
+            fills: 400,
+            ..Moment::default()
+        };
+        assert!(!accounts.earns(filled(6 * MS)), "20 ms for 400 entries");
+        assert!(accounts.earns_native(|| None));
+        assert!(!accounts.earns(filled(19 * MS)));
+        assert!(!accounts.earns(filled(29 * MS)), "natively");
+        assert!(fails(&mut accounts));
+        assert!(accounts.earns(filled(30 * MS)));
     }
 
     #[test]

@@ -210,6 +210,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         if self.runner.accounts.turns() {
             self.processor().follow_access_choice();
         }
+        if self.runner.accounts.earns_native_soon() && !self.view.translations.has_program() {
+            let ram = self.view.memory.ram().fd();
+            self.runner.native.processes.prepare(ram);
+        }
         let (cpu, view) = (&self.runner.context.cpu, &mut self.view);
         if cpu.is_64_bit() && (self.runner.accounts).earns_native(|| view.first_code(cpu)) {
             self.processor().follow_access_choice();

@@ -16,6 +16,17 @@ pub(in crate::translated) struct Processes {
     of_spaces: [Option<Arc<Mutex<Program>>>; SPACES],
     /// Why no process can be started, once it was tried.
     pub(in crate::translated) refused: Option<String>,
+    /// Whether the next process is made already, or in the making.
+    is_prepared: bool,
+}
+
+/// How processes are made. CPUID is left to run, and pages that hold it are translated: the kernel would set
+/// whether it faults at each switch between two tasks, and in a virtual machine that may be an exit.
+fn settings() -> Settings {
+    Settings {
+        time_stamp_counter: Instruction::Faults,
+        ..Settings::default()
+    }
 }
 
 /// A process that runs the programs of one space.
@@ -36,13 +47,7 @@ impl std::fmt::Debug for Program {
 
 impl Program {
     fn start(ram: BorrowedFd<'_>) -> io::Result<Self> {
-        // CPUID is left to run, and pages that hold it are translated: the kernel would set whether it
-        // faults at each switch between two tasks, and in a virtual machine that may be an exit.
-        let settings = Settings {
-            time_stamp_counter: Instruction::Faults,
-            ..Settings::default()
-        };
-        let process = SpaceProcess::start(ram, settings)?;
+        let process = SpaceProcess::start(ram, settings())?;
         Ok(Self {
             process,
             ram: ram.as_raw_fd(),
@@ -103,6 +108,14 @@ impl Processes {
         self.of_spaces[space.index()].as_ref()
     }
 
+    /// Has the next process made in the meantime.
+    pub(in crate::translated) fn prepare(&mut self, ram: BorrowedFd<'_>) {
+        if !self.is_prepared && self.refused.is_none() {
+            self.is_prepared = true;
+            tollgate_native::prepare(ram, &settings());
+        }
+    }
+
     /// Starts a process for a space that has none, and returns what windows need of it.
     ///
     /// # Errors
@@ -112,6 +125,7 @@ impl Processes {
         space: SpaceNumber,
         ram: BorrowedFd<'_>,
     ) -> io::Result<(SharedNativeSpace, Refused)> {
+        self.is_prepared = false;
         let program = Program::start(ram)?;
         let facts = program.process.facts();
         let refused = Refused {
