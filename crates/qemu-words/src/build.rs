@@ -60,7 +60,7 @@ pub fn configuration(given: &[Given]) -> Result<Configuration, Refusal> {
             Treatment::Refused => {
                 return Err(Refusal(row.note.to_owned()).of(&option.written));
             }
-            Treatment::Done | Treatment::Partly => {
+            Treatment::Done | Treatment::Partly | Treatment::Own => {
                 let taken = builder.take(row.name, &option.value);
                 taken.map_err(|why| why.of(&option.text()))?;
             }
@@ -138,6 +138,7 @@ impl Builder {
             "d" => self.log_items(value),
             "D" => self.set(|config| config.log_file = Some(value.into())),
             "pidfile" => self.set(|config| config.pid_file = Some(value.into())),
+            "limit" => self.set(|config| config.limit = Some(value.into())),
             "daemonize" => self.set(|config| config.daemonize = true),
             "no-reboot" => self.set(|config| config.no_reboot = true),
             "no-shutdown" => self.set(|config| config.no_shutdown = true),
@@ -226,7 +227,10 @@ mod tests {
         for row in OPTIONS.iter().flat_map(|(_, rows)| rows.iter()) {
             let taken = Builder::default().take(row.name, "");
             let lacks = matches!(&taken, Err(why) if why.0.ends_with("has no code"));
-            let needs = matches!(row.treatment, Treatment::Done | Treatment::Partly);
+            let needs = matches!(
+                row.treatment,
+                Treatment::Done | Treatment::Partly | Treatment::Own
+            );
             assert_eq!(!lacks, needs, "-{}", row.name);
         }
     }

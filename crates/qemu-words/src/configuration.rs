@@ -452,6 +452,8 @@ pub struct Configuration {
     pub hpet: bool,
     /// Whether guest RAM is locked.
     pub locked_memory: bool,
+    /// What the machine may take of the host, in Tollgate's words.
+    pub limit: Option<String>,
     /// All drives, in their order.
     pub drives: Vec<Drive>,
     /// The drives that firmware boots from, in their order; empty: the customary order.
@@ -534,6 +536,7 @@ impl Default for Configuration {
             acpi: true,
             hpet: true,
             locked_memory: false,
+            limit: None,
             drives: Vec::new(),
             boot_order: Vec::new(),
             shares: Vec::new(),

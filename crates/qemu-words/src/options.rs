@@ -33,8 +33,8 @@ const HEAD: &str = "\
 
 What becomes of each option of QEMU's command line with [`tollgate-qemu`](../guide/qemu.md). *Done*: it does what QEMU's manual
 says. *Accepted, makes no difference*: the guest is the same without it. *Partly*: the last column says what is accepted; other
-values are refused. *Refused*: the command line is wrong, with one line that names the option. `tollgate-qemu -device help`
-lists the devices.
+values are refused. *Refused*: the command line is wrong, with one line that names the option. *Tollgate's own*: QEMU does not
+have it. `tollgate-qemu -device help` lists the devices.
 
 This page is generated from the list of options:
 

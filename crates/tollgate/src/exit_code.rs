@@ -8,7 +8,8 @@ pub const HOST: u8 = 1;
 pub const USAGE: u8 = 2;
 /// The guest shut its processor down with a triple fault.
 pub const TRIPLE_FAULT: u8 = 3;
-/// The guest needs something that Tollgate cannot do, or Tollgate itself failed.
+/// The guest needs something that Tollgate cannot do or has taken more memory than `--limit` allows, or
+/// Tollgate itself failed.
 pub const STOPPED: u8 = 4;
 /// The guest's kernel reported a panic.
 pub const PANIC: u8 = 5;
@@ -37,7 +38,7 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         "4",
-        "stopped: the guest needs something unsupported, or tollgate itself failed",
+        "stopped: something is unsupported, tollgate failed, or --limit memory= was exceeded",
     ),
     (
         "5",

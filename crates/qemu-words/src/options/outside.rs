@@ -1,7 +1,7 @@
 //! Options about everything outside the guest: screen, networks, characters, monitors, the process.
 
 use super::row::Row;
-use super::row::Treatment::{Done, NoDifference, Partly, Refused};
+use super::row::Treatment::{Done, NoDifference, Own, Partly, Refused};
 use super::row::row;
 
 const NO_USB: &str = "there is no USB";
@@ -139,6 +139,13 @@ pub const CHARACTERS: &[Row] = &[
 pub const PROCESS: &[Row] = &[
     row("pidfile", &[], "file", Done, ""),
     row("daemonize", &[], "", Done, ""),
+    row(
+        "limit",
+        &[],
+        "cpu=N,memory=SIZE,io=SIZE",
+        Own,
+        "the most that the machine takes of this host, as with `tollgate run --limit`",
+    ),
     row(
         "preconfig",
         &[],

@@ -11,6 +11,8 @@ pub enum Treatment {
     Partly,
     /// It is refused.
     Refused,
+    /// QEMU does not have it.
+    Own,
 }
 
 impl Treatment {
@@ -22,6 +24,7 @@ impl Treatment {
             Self::NoDifference => "accepted, makes no difference",
             Self::Partly => "partly",
             Self::Refused => "refused",
+            Self::Own => "Tollgate's own",
         }
     }
 }

@@ -60,7 +60,7 @@ use crate::machines::{self, Facts, detach};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{confinement, doctor, exit_code, perf_map};
+use crate::{confinement, doctor, exit_code, limits, perf_map};
 
 /// The exit code of failures of Tollgate itself.
 const FAILED: u8 = code::FAILED;
@@ -339,6 +339,8 @@ fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
         Some(RunOutcome::PowerOff) => "switched itself off".into(),
         Some(RunOutcome::Reset(cause)) => format!("was reset by {cause}"),
         Some(RunOutcome::TripleFault(_)) => "was reset by a triple fault".into(),
+        // A line has said why.
+        Some(RunOutcome::Quit) if limits::are_exceeded() => return FAILED,
         Some(RunOutcome::Panicked(_)) => "panicked".into(),
         Some(RunOutcome::Stopped(why)) => format!("was stopped: {why}"),
         Some(RunOutcome::Quit | RunOutcome::DebugExit(_)) => "was ended".into(),

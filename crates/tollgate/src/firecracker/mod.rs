@@ -48,7 +48,7 @@ use crate::keyboard::Keyboard;
 use crate::signals::{self, Signals};
 use crate::standard_output::print_and_end;
 use crate::statistics::Reporter;
-use crate::{confinement, doctor, stack};
+use crate::{confinement, doctor, limits, stack};
 
 /// The entry of `tollgate-firecracker`.
 pub fn main() -> ExitCode {
@@ -300,6 +300,7 @@ fn explained(ending: &Option<RunOutcome>, signal: Option<i32>) -> (u8, String) {
     };
     let code = match ending {
         RunOutcome::PowerOff | RunOutcome::Reset(_) | RunOutcome::Panicked(_) => exit_code::SUCCESS,
+        RunOutcome::Quit if limits::are_exceeded() => exit_code::GENERIC,
         RunOutcome::Quit => signal.map_or(exit_code::SUCCESS, crate::exit_code::for_signal),
         RunOutcome::DebugExit(value) => crate::exit_code::debug_exit(*value),
         RunOutcome::TripleFault(_) | RunOutcome::Stopped(_) => exit_code::GENERIC,

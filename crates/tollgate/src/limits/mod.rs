@@ -6,6 +6,7 @@ mod control_group;
 mod watch;
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{UserCode, VmConfig};
@@ -23,6 +24,15 @@ const MONITOR_BYTES: u64 = 256 << 20;
 const LEAST_PROCESSORS: f64 = 0.01;
 /// More processors than this are no limit.
 const MOST_PROCESSORS: f64 = 1024.0;
+
+/// Whether this process's machine was ended because it took more than its limits allow.
+static ARE_EXCEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the machine was ended because it took more of this host than its limits allow; one line has
+/// said so.
+pub fn are_exceeded() -> bool {
+    ARE_EXCEEDED.load(Ordering::Relaxed)
+}
 
 /// What a machine may take.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

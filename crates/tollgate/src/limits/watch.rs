@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tollgate_confine::ThreadKind;
 use tollgate_machine::vm_handle::VmHandle;
 
-use super::HostLimits;
 use super::bucket::Bucket;
+use super::{ARE_EXCEEDED, HostLimits};
 use crate::failure::say;
 
 /// How often is counted.
@@ -49,6 +50,7 @@ pub fn begin(limits: HostLimits, handle: VmHandle) -> io::Result<()> {
                         "the machine took {mebibytes} MiB of this host's memory, more than --limit memory= \
                          allows, and was ended"
                     ));
+                    ARE_EXCEEDED.store(true, Ordering::Relaxed);
                     handle.quit();
                     return;
                 }

@@ -27,6 +27,7 @@ use crate::event_loop::{EventLoop, Sources};
 use crate::failure::{self, Failure, say};
 use crate::gdb::{self, Gdb};
 use crate::keyboard::Keyboard;
+use crate::limits::{self, HostLimits};
 use crate::signals::Signals;
 use crate::statistics::Reporter;
 use crate::text_display::TextDisplay;
@@ -47,8 +48,13 @@ pub fn run(config: &Configuration) -> Result<u8, Failure> {
     let _pid_file = PidFile::write(config)?;
     let mut machine = configuration(config)?;
     doctor::required_floor().map_err(failed)?;
+    let limits = limits_of(config, &machine)?;
+    // What confinement starts belongs to the group, too.
+    let group = limits.enter_group();
+    limits.adapt(group.as_ref(), &mut machine);
     confinement::begin(Confinement::Auto, &machine, exit_code::FAILED)?;
     let handle = VmHandle::new();
+    limits.watch(group.as_ref(), &handle)?;
     let talk = Arc::new(Talk::default());
     let orders = Orders::new(config, &handle, &talk);
     let (characters, ends) = characters::open(config, &handle, orders)?;
@@ -285,6 +291,7 @@ fn restored(
         ports: machine.ports.clone(),
         shares: machine.shares.clone(),
         networks: machine.networks.clone(),
+        user_code: machine.user_code,
         ..saved.clone()
     };
     let consoles = ends.consoles();
@@ -305,6 +312,17 @@ fn connected(mut vm: Vm, ends: &GuestEnds) -> Result<Vm, Failure> {
     let connected = ends.connect_others(&mut vm);
     connected.map_err(|error| failed(format!("no descriptor: {error}")))?;
     Ok(vm)
+}
+
+/// What the machine may take of this host.
+fn limits_of(config: &Configuration, machine: &VmConfig) -> Result<HostLimits, Failure> {
+    let Some(text) = &config.limit else {
+        return Ok(HostLimits::default());
+    };
+    let limits = HostLimits::parse(text).map_err(|why| failed(format!("-limit {text}: {why}")))?;
+    let checked = limits.check(machine.memory_bytes);
+    checked.map_err(|why| failed(format!("{why}; give that, or less with -m")))?;
+    Ok(limits)
 }
 
 /// The socket on which a debugger is awaited. The program's name says which registers it has.
@@ -341,6 +359,7 @@ fn vnc(config: &Configuration, handle: &VmHandle) -> Result<Option<VncServer>, F
 /// The exit code. What ended the machine is explained where that is needed.
 fn code_of(ending: &Option<RunOutcome>) -> u8 {
     match ending {
+        Some(RunOutcome::Quit) if limits::are_exceeded() => exit_code::FAILED,
         Some(RunOutcome::PowerOff | RunOutcome::Reset(_) | RunOutcome::Quit) => exit_code::SUCCESS,
         Some(RunOutcome::DebugExit(value)) => crate::exit_code::debug_exit(*value),
         Some(RunOutcome::Panicked(_)) => exit_code::FAILED,

@@ -42,7 +42,7 @@ use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::vnc::Vnc;
-use crate::{doctor, exit_code, perf_map, port, snapshot};
+use crate::{doctor, exit_code, limits, perf_map, port, snapshot};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -341,6 +341,7 @@ fn explain(ending: Result<RunOutcome, Panicked>, signal: Option<i32>, codes: Exi
             codes.reset
         }
         Ok(RunOutcome::Panicked(_)) => codes.panic,
+        Ok(RunOutcome::Quit) if limits::are_exceeded() => exit_code::STOPPED,
         Ok(RunOutcome::Quit) => signal.map_or(codes.good, exit_code::for_signal),
         Ok(RunOutcome::DebugExit(value)) => exit_code::debug_exit(value),
         Ok(RunOutcome::TripleFault(state)) => {
