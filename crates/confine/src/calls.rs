@@ -71,7 +71,7 @@ const AROUND: &[Call] = calls! {
     SYS_access SYS_mkdir SYS_rmdir SYS_rename SYS_link SYS_unlink
     SYS_getcwd SYS_getpgrp SYS_getppid SYS_getpgid SYS_getsid SYS_getgroups SYS_uname SYS_sysinfo
     SYS_getrusage SYS_times SYS_socketpair SYS_listen SYS_pipe2 SYS_dup2 SYS_dup3 SYS_memfd_create
-    SYS_splice SYS_sendfile SYS_select SYS_pselect6 SYS_set_tid_address SYS_arch_prctl
+    SYS_memfd_secret SYS_splice SYS_sendfile SYS_select SYS_pselect6 SYS_set_tid_address SYS_arch_prctl
     SYS_rt_sigaction SYS_rt_sigpending SYS_rt_sigsuspend SYS_rt_sigqueueinfo SYS_signalfd4
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_getitimer SYS_setitimer
     SYS_mlock SYS_mlock2 SYS_munlock SYS_msync SYS_mincore SYS_pidfd_open SYS_fchdir SYS_utime
@@ -115,7 +115,7 @@ const NAMED: &[Call] = calls! {
     SYS_pidfd_getfd SYS_kcmp SYS_personality SYS_iopl SYS_ioperm SYS_modify_ldt SYS_setuid
     SYS_setgid SYS_setresuid SYS_setresgid SYS_setgroups SYS_move_mount SYS_open_tree SYS_fsmount
     SYS_mount_setattr SYS_fanotify_init SYS_inotify_init1 SYS_remap_file_pages SYS_pkey_mprotect
-    SYS_memfd_secret SYS_vmsplice SYS_tee SYS_shmget SYS_shmat SYS_msgget SYS_semget SYS_mq_open
+    SYS_vmsplice SYS_tee SYS_shmget SYS_shmat SYS_msgget SYS_semget SYS_mq_open
     SYS_creat SYS_openat SYS_pipe SYS_inotify_add_watch
     SYS_sched_setscheduler SYS_setpriority SYS_fsopen
 };

@@ -20,6 +20,9 @@ const FILE_CAPABILITIES: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 27 |
 /// NET_BIND_SERVICE and NET_RAW, for ports below 1024 and echo requests.
 const NETWORK_CAPABILITIES: u64 = 1 << 10 | 1 << 13;
 
+/// IPC_LOCK, for memory that counts as locked wherever it is mapped.
+const LOCK_CAPABILITY: u64 = 1 << 14;
+
 /// How much of the confinement is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Confine {
@@ -40,6 +43,9 @@ pub struct Setup {
     /// The socket of the process that makes others for the vCPU's thread, if programs of the guest can
     /// run natively.
     pub launcher: Option<RawFd>,
+    /// Whether guest memory is secret: all mappings of it count as locked, and the vCPU's thread makes
+    /// some.
+    pub locks_memory: bool,
     /// The exit code of a process that is ended because a thread did what it may not do.
     pub exit_code: u8,
 }
@@ -47,6 +53,7 @@ pub struct Setup {
 /// The policy of this process.
 pub(crate) struct Policy {
     uses: Uses,
+    locks_memory: bool,
     confine: Confine,
     filters: [OnceLock<Option<BpfProgram>>; ThreadKind::ALL.len()],
     files: Option<FileRules>,
@@ -98,6 +105,7 @@ pub fn begin(setup: Setup) -> Result<(), String> {
     });
     let _ = POLICY.set(Policy {
         uses,
+        locks_memory: setup.locks_memory,
         confine: setup.confine,
         filters: Default::default(),
         files,
@@ -203,7 +211,11 @@ impl Policy {
             ThreadKind::Main => return Ok(()),
             _ => 0,
         };
-        kernel::keep_capabilities(kept)
+        let lock = match kind {
+            ThreadKind::Vcpu if self.locks_memory => LOCK_CAPABILITY,
+            _ => 0,
+        };
+        kernel::keep_capabilities(kept | lock)
     }
 
     fn filter(&self, kind: ThreadKind) -> bool {

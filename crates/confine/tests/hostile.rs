@@ -188,6 +188,7 @@ fn set_up(confine: Confine, trees: Vec<Tree>) -> Result<(), String> {
         trees,
         has_program: false,
         launcher: launcher.map(|descriptor| descriptor.parse().unwrap()),
+        locks_memory: false,
         exit_code: ENDED,
     })
 }

@@ -27,6 +27,7 @@ pub fn begin() {
         trees: Vec::new(),
         has_program: false,
         launcher: None,
+        locks_memory: false,
         exit_code: FORBIDDEN,
     };
     if tollgate_confine::report().is_none() {

@@ -30,6 +30,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::MemoryBacking;
+pub use tollgate_memory::ram::secret_memory_is_offered;
 pub use tollgate_monitor::access_policy::{MemoryAccess, Places, UserCode};
 pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
@@ -157,6 +158,8 @@ pub enum MemoryBackingChoice {
     Resident,
     /// An unnamed file in the folder for temporary files (TMPDIR, or /var/tmp).
     Pageable,
+    /// Memory that no other process and not even the host's kernel maps.
+    Secret,
 }
 
 impl MemoryBackingChoice {
@@ -165,6 +168,7 @@ impl MemoryBackingChoice {
         match self {
             Self::Anonymous => MemoryBacking::Anonymous,
             Self::Resident => MemoryBacking::Resident,
+            Self::Secret => MemoryBacking::Secret,
             Self::Pageable => {
                 let folder = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
                 MemoryBacking::Pageable(folder.map_or_else(|| "/var/tmp".into(), PathBuf::from))
@@ -389,6 +393,8 @@ pub enum ConfigError {
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
     TooManyVirtioDevices(usize),
+    /// Programs must be able to run natively, and guest RAM is secret.
+    SecretPrograms,
 }
 
 impl fmt::Display for ConfigError {
@@ -451,6 +457,10 @@ impl fmt::Display for ConfigError {
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
                 "{count} drives, networks, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
+            ),
+            Self::SecretPrograms => write!(
+                formatter,
+                "the host executes no program from secret memory, so user-code can only be 'translated'"
             ),
         }
     }
@@ -560,6 +570,11 @@ impl VmConfig {
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu.model).map_err(ConfigError::Cpu)?;
+        if self.memory_backing == MemoryBackingChoice::Secret
+            && self.user_code != UserCode::Translated
+        {
+            return Err(ConfigError::SecretPrograms);
+        }
         let count = self.virtio_devices();
         if count > self.most_virtio_devices() {
             return Err(ConfigError::TooManyVirtioDevices(count));
@@ -654,6 +669,17 @@ mod tests {
         config.devices.push(OptionalDevice::PcTestdev);
         let twice = ConfigError::DeviceTwice(OptionalDevice::PcTestdev);
         assert_eq!(config.validate(), Err(twice));
+    }
+
+    #[test]
+    fn programs_in_secret_memory_are_translated() {
+        let mut config = valid();
+        config.memory_backing = MemoryBackingChoice::Secret;
+        assert_eq!(config.validate(), Ok(()));
+        for user_code in [UserCode::Native, UserCode::Adaptive] {
+            config.user_code = user_code;
+            assert_eq!(config.validate(), Err(ConfigError::SecretPrograms));
+        }
     }
 
     #[test]

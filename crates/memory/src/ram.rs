@@ -14,8 +14,9 @@ mod own_copies;
 mod pieces;
 mod regions;
 mod saved;
+mod secret;
 
-pub use self::backing::MemoryBacking;
+pub use self::backing::{MemoryBacking, secret_memory_is_offered};
 pub use self::error::{MAX_RAM_BYTES, MemoryError};
 pub use self::lent::LentRam;
 pub use self::saved::{MOST_FILES, PIECE_BYTES, PageSource, PageSpan, SavedRun};
@@ -186,7 +187,7 @@ impl GuestRam {
                     layout.low_bytes(),
                 )
             })
-            .map_err(MemoryError::Map)?;
+            .map_err(|error| backing.map_error(bytes, error))?;
         // SAFETY: the reservation is larger than the guard.
         let base = unsafe { reservation.start.add(guard) };
         backing.lock(base, layout.low_bytes())?;
@@ -296,7 +297,7 @@ impl GuestRam {
     ///
     /// # Errors
     ///
-    /// The host's error; the contents are then undefined.
+    /// The host's error, or RAM is secret; the contents are then undefined.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.forget_saved(0, self.layout.span() / PAGE_SIZE)?;
         self.backing.clear(&self.file, 0, self.size)?;
@@ -309,8 +310,11 @@ impl GuestRam {
     ///
     /// # Errors
     ///
-    /// The host's error; the contents are then unchanged.
+    /// The host's error, or RAM is secret; the contents are then unchanged.
     pub(crate) fn discard(&self, address: u64, bytes: u64) -> io::Result<()> {
+        if self.is_secret() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let mut offset = address;
         if address >= HIGH_RAM_START {
             offset = address - HIGH_RAM_START + self.layout.low_bytes();

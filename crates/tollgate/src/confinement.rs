@@ -2,10 +2,11 @@
 //! that runs it.
 
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
 use tollgate_confine::{self as confine, Setup, ThreadKind, Tree, TreeAccess};
-use tollgate_machine::config::{NetworkKind, UserCode, VmConfig};
+use tollgate_machine::config::{MemoryBackingChoice, NetworkKind, UserCode, VmConfig};
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm::{RunOutcome, Vm};
 use tollgate_native::launcher;
@@ -13,6 +14,9 @@ use tollgate_native::launcher;
 use crate::failure::{Failure, say};
 
 const NO_LAUNCHER: &str = "programs cannot run natively, since no process can be made for them";
+
+/// Why programs of this process's machine cannot run natively, whatever its knobs say.
+static NEVER_NATIVE: OnceLock<&str> = OnceLock::new();
 
 /// How much the threads are confined.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +35,10 @@ pub enum Confinement {
 /// # Errors
 /// One line that says what the host lacks.
 pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), Failure> {
+    let is_secret = config.memory_backing == MemoryBackingChoice::Secret;
+    if is_secret {
+        let _ = NEVER_NATIVE.set("the host executes nothing from secret memory");
+    }
     let confine = match how {
         Confinement::Auto => confine::Confine::Auto,
         Confinement::Strict => confine::Confine::Strict,
@@ -50,6 +58,7 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
         trees: trees.collect(),
         has_program: networks.any(|network| matches!(network.kind, NetworkKind::Passt)),
         launcher,
+        locks_memory: is_secret,
         exit_code,
     })
     .map_err(Failure::host)
@@ -88,9 +97,13 @@ fn begin_launcher(confine: confine::Confine, config: &VmConfig) -> Result<Option
 /// One line that says what confinement forbids.
 pub fn allows(assignments: &[Assignment]) -> Result<(), String> {
     let is_native = |it: &&Assignment| it.knob().name == "user-code" && it.value() != "translated";
-    match assignments.iter().any(|it| is_native(&it)) {
-        true => launcher::answers().map_err(|error| format!("{NO_LAUNCHER}: {error}")),
-        false => Ok(()),
+    match (
+        assignments.iter().any(|it| is_native(&it)),
+        NEVER_NATIVE.get(),
+    ) {
+        (true, Some(why)) => Err(format!("programs cannot run natively: {why}")),
+        (true, None) => launcher::answers().map_err(|error| format!("{NO_LAUNCHER}: {error}")),
+        (false, _) => Ok(()),
     }
 }
 

@@ -14,6 +14,9 @@ use tollgate_host_facts::file_words;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
+/// The most bytes that are copied in one go.
+const MOST_COPIED: u64 = 64 << 10;
+
 /// A file whose parts can be read in any order.
 #[derive(Debug)]
 pub struct HostFile {
@@ -91,6 +94,9 @@ impl HostFile {
         if length == 0 {
             return Ok(());
         }
+        if memory.ram().is_secret() {
+            return self.copy(offset, length, address, memory);
+        }
         let pieces = [(PhysicalAddress(address), length)];
         let Some((mut ram, _counts_as_written_when_dropped)) = memory.lend_to_fill(&pieces) else {
             return Err(too_little(memory, address.saturating_add(length)));
@@ -106,6 +112,25 @@ impl HostFile {
             let count = count.map_err(|error| unreadable(self.flag, &self.path, &error))?;
             offset += count as u64;
             IoSliceMut::advance_slices(&mut rest, count);
+        }
+        Ok(())
+    }
+
+    /// Does what [`HostFile::fill`] does, by way of a buffer.
+    fn copy(
+        &self,
+        offset: u64,
+        length: u64,
+        address: u64,
+        memory: &mut GuestMemory,
+    ) -> Result<(), BootError> {
+        let end = address.saturating_add(length);
+        for at in (address..end).step_by(MOST_COPIED as usize) {
+            let count = MOST_COPIED.min(end - at) as usize;
+            let bytes = self.read(offset + (at - address), count)?;
+            if !memory.write(PhysicalAddress(at), &bytes) {
+                return Err(too_little(memory, end));
+            }
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub enum SnapshotError {
     Disk(String),
     /// What the guest writes to this disk is in a temporary file, for which something is impossible.
     Temporary(PathBuf, &'static str),
+    /// The contents of guest RAM are secret, and belong in no file.
+    SecretMemory,
     /// The machine cannot be put back to a snapshot, for this reason.
     NoWayBack(&'static str),
     /// This host's processor lacks features that the guest was shown.
@@ -87,6 +89,9 @@ impl fmt::Display for SnapshotError {
                 "the disk '{}' has snapshot=on: what the guest writes is in a temporary file, \
                  which {why}",
                 path.display()
+            ),
+            Self::SecretMemory => formatter.write_str(
+                "the machine has secret memory (--secret-memory), which is written to no snapshot",
             ),
             Self::NoWayBack(why) => formatter.write_str(why),
             Self::Features(names) => write!(

@@ -55,6 +55,10 @@ impl Vm {
             let why = "a machine that starts from firmware cannot be put back; restore it again";
             return Err(SnapshotError::NoWayBack(why));
         }
+        if self.memory().ram().is_secret() {
+            let why = "a machine with secret memory cannot be put back; restore it again";
+            return Err(SnapshotError::NoWayBack(why));
+        }
         if let Some(disk) = disks::temporary(self.config()) {
             let why = "cannot be put back; restore the machine again";
             return Err(SnapshotError::Temporary(disk.into(), why));

@@ -47,6 +47,9 @@ impl Vm {
         path: &Path,
         base: Option<&Base>,
     ) -> Result<(), SnapshotError> {
+        if self.memory().ram().is_secret() {
+            return Err(SnapshotError::SecretMemory);
+        }
         if let Some(disk) = disks::temporary(self.config()) {
             let why = "a snapshot of the machine does not contain";
             return Err(SnapshotError::Temporary(disk.into(), why));

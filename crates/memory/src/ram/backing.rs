@@ -1,4 +1,4 @@
-//! What holds guest RAM: the host's memory, which may be locked, or a file.
+//! What holds guest RAM: the host's memory, which may be locked or secret, or a file.
 
 use super::error::MemoryError;
 use std::fs::OpenOptions;
@@ -17,6 +17,9 @@ pub enum MemoryBacking {
     Resident,
     /// An unnamed file in this folder, to which the host may page out at any time.
     Pageable(PathBuf),
+    /// The host's memory, which no other process reaches and which the host's kernel does not map for
+    /// itself (memfd_secret). It is never paged out or given back.
+    Secret,
 }
 
 impl MemoryBacking {
@@ -29,6 +32,11 @@ impl MemoryBacking {
         let file = match self {
             Self::Anonymous | Self::Resident => {
                 create_memfd().and_then(|file| set_length(&file, bytes).map(|()| file))
+            }
+            Self::Secret => {
+                let file = create_secret().map_err(MemoryError::Secret)?;
+                raise_lock_limit();
+                set_length(&file, bytes).map(|()| file)
             }
             Self::Pageable(folder) => {
                 let file = OpenOptions::new()
@@ -78,6 +86,7 @@ impl MemoryBacking {
                     other => other,
                 }
             }
+            Self::Secret => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -93,12 +102,25 @@ impl MemoryBacking {
         // SAFETY: locks pages without touching their contents.
         match unsafe { libc::mlock(start.cast(), bytes as usize) } {
             0 => Ok(()),
-            _ => Err(MemoryError::Lock {
-                bytes,
-                limit: lock_limit(),
-                error: io::Error::last_os_error(),
-            }),
+            _ => Err(lock_error(bytes, io::Error::last_os_error())),
         }
+    }
+
+    /// The error for RAM that could not be mapped.
+    pub(super) fn map_error(&self, bytes: u64, error: io::Error) -> MemoryError {
+        match (self, error.kind()) {
+            // The kernel counts all mappings of secret memory as locked.
+            (Self::Secret, io::ErrorKind::WouldBlock) => lock_error(bytes, error),
+            _ => MemoryError::Map(error),
+        }
+    }
+}
+
+fn lock_error(bytes: u64, error: io::Error) -> MemoryError {
+    MemoryError::Lock {
+        bytes,
+        limit: lock_limit(),
+        error,
     }
 }
 
@@ -110,6 +132,37 @@ fn create_memfd() -> io::Result<OwnedFd> {
     }
     // SAFETY: memfd_create returned a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Whether the host has secret memory.
+///
+/// # Errors
+/// The host's error.
+pub fn secret_memory_is_offered() -> io::Result<()> {
+    create_secret().map(drop)
+}
+
+/// Makes an empty file of secret memory.
+fn create_secret() -> io::Result<OwnedFd> {
+    // SAFETY: a system call that takes flags and returns a descriptor.
+    let descriptor = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: memfd_secret returned a new descriptor that nothing else owns; descriptors are ints.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+}
+
+/// Raises the number of bytes that the process may lock to what it may raise it to.
+fn raise_lock_limit() {
+    let mut limit = NO_LIMIT;
+    // SAFETY: the first call fills the structure that is passed, the second reads it.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit);
+        }
+    }
 }
 
 fn set_length(file: &OwnedFd, bytes: u64) -> io::Result<()> {

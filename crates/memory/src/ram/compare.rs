@@ -5,6 +5,7 @@ use super::pieces::next_data;
 use super::saved::{PIECE_BYTES, PIECE_PAGES};
 use crate::layout::HIGH_RAM_START;
 use std::io;
+use std::os::fd::AsFd;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -95,10 +96,10 @@ impl GuestRam {
 }
 
 /// Fills `bytes` from a file.
-fn read_exact(file: &std::os::fd::OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_exact(file: impl AsFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     let mut read = 0;
     while read < bytes.len() {
-        match rustix::io::pread(file, &mut bytes[read..], offset + read as u64) {
+        match rustix::io::pread(&file, &mut bytes[read..], offset + read as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => read += count,
             Err(rustix::io::Errno::INTR) => {}

@@ -39,6 +39,8 @@ pub enum MemoryError {
         /// The host's error.
         error: io::Error,
     },
+    /// memfd_secret failed.
+    Secret(io::Error),
     /// mmap failed: address space or the limit on it is exhausted.
     Map(io::Error),
 }
@@ -88,6 +90,11 @@ impl fmt::Display for MemoryError {
                 formatter,
                 "cannot lock {} MiB of guest memory: {error}",
                 bytes >> 20
+            ),
+            Self::Secret(error) => write!(
+                formatter,
+                "this host has no secret memory (memfd_secret: {error}): it takes Linux 5.14, and before \
+                 6.5 the kernel's parameter secretmem.enable=1"
             ),
             Self::Map(error) => write!(formatter, "cannot map guest memory: {error}"),
         }

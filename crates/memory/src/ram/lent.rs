@@ -48,8 +48,13 @@ impl LentRam {
 }
 
 impl GuestRam {
-    /// Lends these pieces of RAM. `None` if they are not all the machine's own RAM, or overlap.
+    /// Lends these pieces of RAM. `None` if they are not all the machine's own RAM, or overlap, or if
+    /// RAM is secret: the host's kernel copies from and to secret memory, but a transfer without its
+    /// page cache (O_DIRECT) would fail.
     pub(crate) fn lend(&self, pieces: &[(PhysicalAddress, u64)]) -> Option<LentRam> {
+        if self.is_secret() {
+            return None;
+        }
         let mut lent = Vec::with_capacity(pieces.len());
         for &(address, bytes) in pieces {
             let last = address.0.checked_add(bytes.checked_sub(1)?)?;

@@ -131,6 +131,10 @@ impl GuestRam {
     /// Copies pages, all of which are in the snapshot's file, to RAM's own file, and maps them from
     /// there.
     fn copy_saved(&self, span: PageSpan) -> io::Result<()> {
+        if self.is_secret() {
+            self.fill_secret(span)?;
+            return self.map_own(span);
+        }
         let address = span.first * PAGE_SIZE;
         let bytes = (span.pages() * PAGE_SIZE) as usize;
         // SAFETY: the pages are mapped for loads from the snapshot's file, and stay so until this

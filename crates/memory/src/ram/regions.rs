@@ -84,6 +84,9 @@ impl GuestRam {
         use std::os::unix::fs::FileExt;
         if address < self.layout.low_bytes() {
             self.take_own(address / PAGE_SIZE, address / PAGE_SIZE + 1)?;
+            if self.is_secret() {
+                return self.write_secret(address, byte);
+            }
             let file = std::fs::File::from(self.file.try_clone()?);
             file.write_all_at(&[byte], address)?;
         }

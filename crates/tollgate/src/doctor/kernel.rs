@@ -5,6 +5,7 @@ use std::io;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::system::uname;
 use tollgate_confine::{Part, host_offers};
+use tollgate_machine::config::secret_memory_is_offered;
 
 use super::check::{Check, read_setting};
 use crate::{host, limits};
@@ -33,6 +34,7 @@ pub fn required() -> Vec<Check> {
 pub fn optional() -> Vec<Check> {
     vec![
         userfaultfd(),
+        secret_memory(),
         seccomp(),
         own_filters(),
         file_rules(),
@@ -82,6 +84,20 @@ fn userfaultfd() -> Check {
         full.is_ok() || restricted.is_ok(),
         found,
         "writes to guest page tables are noticed by mprotect, which is slower",
+    )
+}
+
+fn secret_memory() -> Check {
+    let result = secret_memory_is_offered();
+    let found = match &result {
+        Ok(()) => "usable, as far as memory may be locked ('ulimit -l')".into(),
+        Err(error) => format!("not usable: {error}"),
+    };
+    Check::optional(
+        "memfd_secret",
+        result.is_ok(),
+        found,
+        "--secret-memory is refused",
     )
 }
 

@@ -179,7 +179,10 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let setup = Setup {
         task: task(&plan.start)?,
         is_warm,
-        template: template.filter(|_| !is_warm).map(Template::new_one),
+        // Secret memory is written to no file.
+        template: template
+            .filter(|_| !is_warm && !arguments.machine.secret_memory)
+            .map(Template::new_one),
         signals,
         links: links.host,
         has_terminal: plan.start.terminal.is_some(),
@@ -336,11 +339,11 @@ use report_end as report;
 /// Reports why the guest ended before its command did; returns the exit code.
 fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
     let why = match outcome {
+        // A line has said why.
+        Some(RunOutcome::Quit) if limits::are_exceeded() => return FAILED,
         Some(RunOutcome::PowerOff) => "switched itself off".into(),
         Some(RunOutcome::Reset(cause)) => format!("was reset by {cause}"),
         Some(RunOutcome::TripleFault(_)) => "was reset by a triple fault".into(),
-        // A line has said why.
-        Some(RunOutcome::Quit) if limits::are_exceeded() => return FAILED,
         Some(RunOutcome::Panicked(_)) => "panicked".into(),
         Some(RunOutcome::Stopped(why)) => format!("was stopped: {why}"),
         Some(RunOutcome::Quit | RunOutcome::DebugExit(_)) => "was ended".into(),

@@ -15,7 +15,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use tollgate_machine::config::{NetworkKind, PortTarget, UserCode, UserOptions, VmConfig};
+use tollgate_machine::config::{
+    MemoryBackingChoice, NetworkKind, PortTarget, UserCode, UserOptions, VmConfig,
+};
 use tollgate_machine::cpu;
 use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{AfterSnapshot, SnapshotOrder, VmHandle};
@@ -157,8 +159,9 @@ pub fn key(config: &VmConfig, files: &[PathBuf]) -> Option<u64> {
 fn shape(config: &VmConfig) -> VmConfig {
     let mut shape = config.clone();
     shape.initramfs = None;
-    // It changes nothing that the guest sees.
+    // They change nothing that the guest sees.
     shape.user_code = UserCode::default();
+    shape.memory_backing = MemoryBackingChoice::default();
     for share in &mut shape.shares {
         share.path = PathBuf::new();
     }

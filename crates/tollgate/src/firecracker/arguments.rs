@@ -134,6 +134,11 @@ pub struct FirecrackerArguments {
     #[arg(long, value_name = "LIMITS", value_parser = HostLimits::parse)]
     pub limit: Option<HostLimits>,
 
+    /// Tollgate's own: keep guest memory where no other process and not even the host's kernel maps it,
+    /// see tollgate run --secret-memory
+    #[arg(long)]
+    pub secret_memory: bool,
+
     /// Tollgate's own: open a control socket at this path, see tollgate control
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

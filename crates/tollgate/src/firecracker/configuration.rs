@@ -2,8 +2,8 @@
 
 use tollgate_firecracker::{Balloon, CacheType, Drive, Metadata, NetworkInterface, Resources};
 use tollgate_machine::config::{
-    BalloonOptions, Cache, DriveOptions, MIB, NetworkKind, NetworkOptions, OptionalDevice,
-    TripleFaultAction, UserOptions, VmConfig, VsockOptions,
+    BalloonOptions, Cache, DriveOptions, MIB, MemoryBackingChoice, NetworkKind, NetworkOptions,
+    OptionalDevice, TripleFaultAction, UserCode, UserOptions, VmConfig, VsockOptions,
 };
 use tollgate_network::{Backend, MacAddress};
 
@@ -54,9 +54,18 @@ pub fn of(
         ..VmConfig::default()
     };
     super::metadata::attach(metadata, resources, &mut config.networks);
+    keep_memory_secret(arguments, &mut config);
     flags::set_knobs(&mut config);
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
+}
+
+/// Makes guest memory secret if the command line says so.
+pub fn keep_memory_secret(arguments: &FirecrackerArguments, config: &mut VmConfig) {
+    if arguments.secret_memory {
+        config.memory_backing = MemoryBackingChoice::Secret;
+        config.user_code = UserCode::Translated;
+    }
 }
 
 fn balloon(balloon: &Balloon) -> BalloonOptions {

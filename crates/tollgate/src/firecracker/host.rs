@@ -245,6 +245,7 @@ impl Machine for Host {
         let snapshot = snapshot::open(memory).map_err(|failure| failure.message)?;
         let mut config = snapshot.description().config.clone();
         lead_elsewhere(order, &mut resources, &mut config)?;
+        configuration::keep_memory_secret(&self.arguments, &mut config);
         metadata::attach(&self.metadata, &resources, &mut config.networks);
         self.limits.apply(&mut config)?;
         let translations = Translations::next_to(memory, &config);

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::builder::PossibleValuesParser;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use tollgate_machine::config::{UserCode, VmConfig};
+use tollgate_machine::config::{MemoryBackingChoice, UserCode, VmConfig};
 use tollgate_machine::knobs::{self, Assignment, KNOBS, Settings};
 
 use crate::columns;
@@ -19,9 +19,12 @@ const FLAG: &str = "knob";
 const WIDTH: usize = 96;
 
 /// Sets the knobs that have another default here than in experiments: programs run in the way that is
-/// fastest for each.
+/// fastest for each, but cannot run natively in secret memory.
 pub fn set_defaults(config: &mut VmConfig) {
-    config.user_code = UserCode::Adaptive;
+    config.user_code = match config.memory_backing {
+        MemoryBackingChoice::Secret => UserCode::Translated,
+        _ => UserCode::Adaptive,
+    };
 }
 
 /// The knobs that were given.

@@ -34,6 +34,15 @@ pub struct MachineArguments {
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = MemoryBacking::Anonymous)]
     pub memory_backing: MemoryBacking,
 
+    /// Keep guest RAM where no other process and not even the host's kernel maps it (memfd_secret)
+    ///
+    /// What a processor reads speculatively in the kernel or in another process is then no guest
+    /// memory. All of it is locked, in every place where it is mapped: 'ulimit -l' must be unlimited in
+    /// practice, or the process have CAP_IPC_LOCK. Programs of the guest are translated, the
+    /// machine writes no snapshots, and a balloon gives nothing back.
+    #[arg(long, conflicts_with = "memory_backing", verbatim_doc_comment)]
+    pub secret_memory: bool,
+
     /// The processor's model; 'help' lists the models with their features
     ///
     /// host: the host's processor, without the features that Tollgate does not implement. The other
@@ -101,7 +110,10 @@ impl MachineArguments {
     /// Writes what these flags say into `config`.
     pub fn apply(&self, config: &mut VmConfig) {
         config.memory_bytes = self.memory;
-        config.memory_backing = self.memory_backing.choice();
+        config.memory_backing = match self.secret_memory {
+            true => MemoryBackingChoice::Secret,
+            false => self.memory_backing.choice(),
+        };
         config.cpu = self.cpu;
         config.hpet = self.hpet == Switch::On && !self.no_hpet;
     }

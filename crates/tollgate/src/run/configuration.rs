@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::boot::guest_hooks::GuestHooks;
-use tollgate_machine::config::{BootDevice, ConfigError, VmConfig};
+use tollgate_machine::config::{BootDevice, ConfigError, MemoryBackingChoice, VmConfig};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 
 use super::RunArguments;
@@ -78,6 +78,9 @@ pub fn restored(arguments: &RunArguments, saved: &VmConfig) -> Result<VmConfig, 
         count_instructions: arguments.statistics.count_instructions,
         ..saved.clone()
     };
+    if arguments.machine.secret_memory {
+        config.memory_backing = MemoryBackingChoice::Secret;
+    }
     arguments.events.apply(&mut config);
     arguments.developer.apply(&mut config)?;
     if let Some(prefix) = &arguments.boot.separate {

@@ -317,6 +317,7 @@ fn doctor_shows_a_row_for_each_check_and_what_a_lack_costs() {
         "Linux 5.13",
         "memfd_create",
         "userfaultfd",
+        "memfd_secret",
         "vm.max_map_count",
         "stack limit",
         "PMU",

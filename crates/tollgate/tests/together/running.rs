@@ -2,6 +2,7 @@
 //! control socket. The guest is a boot sector with an endless loop.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -276,4 +277,57 @@ fn resident_guest_ram_is_locked_or_refused_in_one_line() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("cannot lock 16 MiB"), "{error}");
     assert_eq!((error.lines().count(), output.status.success()), (1, false));
+}
+
+#[test]
+fn secret_guest_ram_cannot_be_read_from_outside_or_is_refused_in_one_line() {
+    let folder = Folder::new();
+    let path = folder.path("vm.sock");
+    // The code is: mov word [1000h], 1234h; and a jump to itself.
+    let code = [0xc7, 0x06, 0x00, 0x10, 0x34, 0x12, 0xeb, 0xfe];
+    let mut command = run_code(&folder, &code, &["--secret-memory", "--control"]);
+    let mut child = command.arg(&path).spawn().unwrap();
+    let socket = eventually("the machine, or its end", || {
+        let has_ended = child.try_wait().unwrap().is_some();
+        let socket = UnixStream::connect(&path).ok();
+        (has_ended || socket.is_some()).then_some(socket)
+    });
+    let Some(socket) = socket else {
+        let output = ended(child);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let is_told = error.contains("no secret memory") || error.contains("cannot lock 16 MiB");
+        assert!(is_told, "{error}");
+        assert_eq!((error.lines().count(), output.status.success()), (1, false));
+        return;
+    };
+    let start = eventually("guest RAM", || {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        let ram = maps.lines().find(|line| line.contains("secretmem"))?;
+        u64::from_str_radix(ram.split('-').next()?, 16).ok()
+    });
+    let memory = std::fs::File::open(format!("/proc/{}/mem", child.id())).unwrap();
+    let mut bytes = [0; 2];
+    assert!(memory.read_at(&mut bytes, start + 0x1000).is_err());
+
+    let place = folder.path("snapshot");
+    let request = json!({"command": "snapshot", "file": place});
+    let refusal = ask(&socket, &request).to_string();
+    assert!(refusal.contains("written to no snapshot"), "{refusal}");
+    let request = json!({"command": "set", "knobs": {"user-code": "native"}});
+    let refusal = ask(&socket, &request).to_string();
+    assert!(
+        refusal.contains("executes nothing from secret memory"),
+        "{refusal}"
+    );
+    ask(&socket, &json!({"command": "quit"}));
+    assert_eq!(ended(child).status.code(), Some(0));
+
+    let arguments = ["--secret-memory", "--knob", "user-code=native"];
+    let output = ended(run_code(&folder, &code, &arguments).spawn().unwrap());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("user-code can only be 'translated'"),
+        "{error}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{error}");
 }

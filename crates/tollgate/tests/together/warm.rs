@@ -221,3 +221,33 @@ fn ten_runs_at_once_are_right_whether_or_not_there_is_a_template() {
         assert_eq!(own.templates().len(), 1);
     }
 }
+
+#[test]
+fn a_guest_with_secret_memory_boots_writes_no_template_and_continues_from_another_s() {
+    let own = Own::new();
+    let secret = || {
+        // Files on disks and shares, and new memory, are read and written.
+        let script =
+            "cat /bin/busybox > /tmp/copy && [ $(cat /tmp/copy | wc -c) -gt 100000 ] && echo same";
+        let mut command = own.command(&["--secret-memory", "-m", "256M"], &["sh", "-c", script]);
+        finish(&mut command, GUEST_PATIENCE)
+    };
+    let output = secret();
+    let errors = text(&output.stderr);
+    if errors.contains("no secret memory") || errors.contains("cannot lock") {
+        assert_eq!(
+            (errors.lines().count(), output.status.code()),
+            (1, Some(125))
+        );
+        return;
+    }
+    assert_eq!(succeeded(&output), "same\n");
+    assert_eq!(own.templates(), []);
+    assert_eq!(own.script(&["-m", "256M"], "echo boots"), "boots\n");
+    let template = own.templates();
+    assert_eq!(template.len(), 1);
+    assert_eq!(succeeded(&secret()), "same\n");
+    let used = own.templates();
+    assert_eq!(used.len(), 1);
+    assert!(used[0].1 >= template[0].1);
+}
