@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""How long sandboxes take from Python: python3 sandbox_times.py [--runs N] [--pooled N] [--idle N]
+"""How long sandboxes take from Python: python3 sandbox_times.py [--runs N] [--pooled N] [--idle N] [--python PATH]
 
 It prints the median and the 99th percentile of a whole sandbox for one command, `python3 -c 'print(1)'`: from a warm
-start, and from a pool. Then it keeps sandboxes that have nothing to do and prints the processor time that they take.
+start, from a pool, and from a pool whose machines have run Python before. `python3` must be a program: if it is a
+script, as pyenv installs it, then the shell that runs the script is what is measured. Then it keeps sandboxes that have nothing to do and prints the processor time that they take.
 The first sandbox, which makes the template, is not counted. What the host did in the meantime is printed too: the
 load, and the share of processor time that other programs have taken.
 """
@@ -10,6 +11,7 @@ load, and the share of processor time that other programs have taken.
 import argparse
 import math
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -21,6 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from tollgate import Pool, Sandbox  # noqa: E402
 
 COMMAND = ["python3", "-c", "print(1)"]
+
+
+def is_script(program: str) -> bool:
+    path = shutil.which(program)
+    if path is None:
+        return False
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
 
 
 def check(sandbox: Sandbox) -> None:
@@ -101,22 +111,27 @@ def main() -> None:
     parser.add_argument("--pooled", type=int, default=50, help="sandboxes from a pool (50); 0 measures none")
     parser.add_argument("--pause", type=float, default=1.5, help="seconds before each of these (1.5)")
     parser.add_argument("--idle", type=int, default=100, help="sandboxes that are kept (100); 0 measures none")
+    parser.add_argument("--python", default="python3", help="the interpreter in the guest (python3)")
     parser.add_argument("--seconds", type=float, default=20, help="how long the kept ones are watched (20)")
     arguments = parser.parse_args()
+    COMMAND[0] = arguments.python
+    if is_script(COMMAND[0]):
+        sys.exit(f"{COMMAND[0]} is a script here; give the interpreter itself: --python /usr/bin/python3")
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
         whole()
         if arguments.runs:
             timed("Sandbox().run(python3)", arguments.runs, whole)
-        if arguments.pooled:
-            with Pool(size=4) as pool:
+        for warm in [None, f"{COMMAND[0]} -c pass"] if arguments.pooled else []:
+            with Pool(size=4, warm=warm) as pool:
 
                 def from_pool() -> None:
                     with pool.take() as sandbox:
                         check(sandbox)
 
                 # The pool starts one machine after the other. The pause lets it have one that is ready.
-                timed("from a pool", arguments.pooled, from_pool, arguments.pause)
+                what = "from a pool" if warm is None else f"from a pool --warm '{warm}'"
+                timed(what, arguments.pooled, from_pool, arguments.pause)
         if arguments.idle:
             idle(arguments.idle, arguments.seconds)
 

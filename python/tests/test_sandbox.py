@@ -205,3 +205,11 @@ def test_a_pool_hands_out_machines() -> None:
                 assert sandbox.run(f"pwd; echo {number} > /tmp/a; ls /tmp/a").stdout == "/tmp\n/tmp/a\n"
                 names.add(sandbox.name)
         assert len(names) == 4
+
+
+def test_machines_of_a_pool_have_run_its_warm_command() -> None:
+    with Pool(size=1, memory="256M", warm="echo was here > /tmp/warm; echo never seen") as pool:
+        with pool.take() as sandbox:
+            assert sandbox.run("cat /tmp/warm").stdout == "was here\n"
+    with pytest.raises(TollgateError, match="--warm: exit status: 3: why not"):
+        Pool(size=1, memory="256M", warm="echo why not >&2; exit 3")

@@ -217,13 +217,16 @@ class AsyncPool:
                 await box.run("true")
     """
 
-    def __init__(self, size: int = 5, *, name: Optional[str] = None, **machine: Any) -> None:
+    def __init__(
+        self, size: int = 5, *, name: Optional[str] = None, warm: Optional[str] = None, **machine: Any
+    ) -> None:
         """`machine` are the arguments of `tollgate.Pool` for each machine."""
         arguments = {"memory": None, "network": False, "root": None, "shares": (), "env": None}
         arguments.update({"user": None, "flags": (), "sandbox": False, "allow": None})
         arguments.update({"files": None, "processes": None}, **machine)
         words = _machine.exec_flags(**arguments)  # type: ignore[arg-type]
-        self._command = [_machine.program(), "pool", f"--size={size}", "--end-with-input", "--", *words]
+        warming = [] if warm is None else [f"--warm={warm}"]
+        self._command = [_machine.program(), "pool", f"--size={size}", *warming, "--end-with-input", "--", *words]
         self._name = name
         self._process: Optional[_Started] = None
         self._socket: Optional[str] = None

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -43,7 +44,7 @@ one is started in its place. Machines share what they only read of the host's me
 The pool prints its name when all machines are ready. It ends by tollgate kill NAME, or a signal, and all
 its machines with it.
 Example:
-  tollgate pool --size 5 --name web -- --memory 512M &
+  tollgate pool --size 5 --name web --warm 'python3 -c pass' -- --memory 512M &
   tollgate exec --in web -- python3 -c 'print(1)'")]
 pub struct PoolArguments {
     /// How many machines are ready
@@ -53,6 +54,14 @@ pub struct PoolArguments {
     /// The pool's name, instead of its process's number
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
+
+    /// Run this command of the guest's shell in each machine before it is ready
+    ///
+    /// The next command of its kind finds the files in memory and the code translated. What the command
+    /// writes is thrown away; what it changes in its machine stays. If it fails, the machine is
+    /// not used.
+    #[arg(long, value_name = "COMMAND", verbatim_doc_comment)]
+    pub warm: Option<String>,
 
     /// End the pool when its standard input ends
     #[arg(long)]
@@ -85,6 +94,7 @@ impl Drop for Ready {
 
 struct Pool {
     flags: Vec<OsString>,
+    warm: Option<String>,
     size: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -120,14 +130,21 @@ fn serve(arguments: &PoolArguments) -> Result<u8, Failure> {
     listener.set_nonblocking(false).map_err(failed)?;
     let pool = Arc::new(Pool {
         flags: arguments.flags.clone(),
+        warm: arguments.warm.clone(),
         size: arguments.size as usize,
         state: Mutex::default(),
         changed: Condvar::new(),
     });
-    let filler = Arc::clone(&pool);
-    thread::spawn(move || filler.fill(&name));
-    thread::spawn(move || pool.accept(&listener));
     let ended = Arc::new(host::event().map_err(failed)?);
+    let has_none = Arc::new(AtomicBool::new(false));
+    let filler = Arc::clone(&pool);
+    let (ends, says_none) = (Arc::clone(&ended), Arc::clone(&has_none));
+    thread::spawn(move || {
+        filler.fill(&name);
+        says_none.store(true, Ordering::Release);
+        host::raise(ends.as_fd());
+    });
+    thread::spawn(move || pool.accept(&listener));
     if arguments.end_with_input {
         let ended = Arc::clone(&ended);
         thread::spawn(move || {
@@ -140,7 +157,10 @@ fn serve(arguments: &PoolArguments) -> Result<u8, Failure> {
         let mut fds = [host::interest(ended.as_raw_fd(), libc::POLLIN)];
         signals.poll(&mut fds, None).map_err(failed)?;
         if fds[0].revents != 0 {
-            return Ok(exit_code::SUCCESS);
+            return Ok(match has_none.load(Ordering::Acquire) {
+                true => exit_code::HOST,
+                false => exit_code::SUCCESS,
+            });
         }
         if let Some(Asked::Signal(signal)) = signals.next() {
             return Ok(exit_code::for_signal(signal));
@@ -165,8 +185,9 @@ impl Pool {
     }
 
     /// Starts machines until enough are ready, one after the other, for as long as the process lives.
+    /// Returns if not even the first one starts, which one line has said.
     fn fill(&self, name: &str) {
-        let mut is_announced = false;
+        let (mut is_announced, mut has_started) = (false, false);
         loop {
             let mut state = self.state();
             state.ready.retain_mut(|machine| !machine.has_ended());
@@ -184,6 +205,7 @@ impl Pool {
             let mut state = self.state();
             match started {
                 Ok(machine) => {
+                    has_started = true;
                     state.ready.push_back(machine);
                     state.refusal = None;
                     self.changed.notify_all();
@@ -196,6 +218,9 @@ impl Pool {
                     state.refusal = Some(why);
                     self.changed.notify_all();
                     drop(state);
+                    if !has_started {
+                        return;
+                    }
                     thread::sleep(PAUSE);
                 }
             }
@@ -224,7 +249,11 @@ impl Pool {
                 thread::spawn(move || report(errors));
             }
             let name = name.trim_end().to_owned();
-            return Ok(Ready { process, name });
+            let machine = Ready { process, name };
+            if let Some(command) = &self.warm {
+                warm_up(&machine, command)?;
+            }
+            return Ok(machine);
         }
         let mut why = String::new();
         if let Some(mut errors) = errors {
@@ -280,6 +309,29 @@ impl Pool {
             }
             let woken = self.changed.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Runs a command in a machine that was not handed out yet.
+fn warm_up(machine: &Ready, command: &str) -> Result<(), String> {
+    let failed = |error: io::Error| format!("--warm: {error}");
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut process = Command::new(program);
+    // The guest gets nothing of this process's environment but the way to its programs.
+    process.env_clear();
+    for name in ["PATH", "XDG_RUNTIME_DIR"] {
+        process.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    process.args(["exec", "-n", "--in", &machine.name, "--"]);
+    process.args(["/bin/sh", "-c", command]);
+    let output = process.output().map_err(failed)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or("it says nothing");
+            Err(format!("--warm: {}: {last}", output.status))
         }
     }
 }
