@@ -45,7 +45,7 @@ impl Pointers {
             source_segment: memory_segment(state, instruction),
             once: if repeated { None } else { Some(1) },
             stepped: state.flags().contains(Flags::TF)
-                || state.has_data_breakpoints()
+                || state.watches_memory()
                 || state.has_port_breakpoints(),
         }
     }

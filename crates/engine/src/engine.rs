@@ -4,6 +4,7 @@
 //! the table of blocks ([`crate::position`]) only when they interrupted guest code, and the engine
 //! changes nothing during that time.
 
+mod breakpoints;
 mod bring_stored;
 mod bringing;
 pub mod device_page;

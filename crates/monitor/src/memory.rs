@@ -26,4 +26,5 @@ pub mod shadow_tables;
 pub mod space_switch;
 pub mod translations;
 mod unchanged_tables;
+pub(crate) mod watched_pages;
 pub(crate) mod windows;

@@ -29,8 +29,11 @@ pub const DR6_TASK_SWITCH: u64 = 1 << 15;
 pub struct Debugged {
     /// Each instruction returns to the monitor.
     pub instructions: bool,
-    /// The monitor performs every access to memory. Only together with the other one.
+    /// The monitor performs and compares each access to a page in which memory is watched.
     pub accesses: bool,
+    /// Some instructions have breakpoints: control returns to the monitor before these, and no code
+    /// may run in a way that does not.
+    pub breakpoints: bool,
 }
 
 /// One enabled breakpoint.
@@ -53,19 +56,23 @@ impl Breakpoint {
 }
 
 impl CpuState {
-    /// Whether DR7 enables any breakpoint, or a debugger outside of the machine has one.
+    /// Whether DR7 enables any breakpoint, or each instruction returns to the monitor for a debugger
+    /// outside of the machine.
     pub fn has_breakpoints(&self) -> bool {
         self.dr[7] & ENABLED != 0 || self.debugged.instructions
     }
 
-    /// Whether DR7 enables a breakpoint on reads or writes of memory, or a debugger outside of the
-    /// machine has one.
+    /// Whether DR7 enables a breakpoint on reads or writes of memory.
     pub fn has_data_breakpoints(&self) -> bool {
         self.has_breakpoints()
-            && (self.debugged.accesses
-                || self
-                    .breakpoints()
-                    .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES)))
+            && (self.breakpoints())
+                .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES))
+    }
+
+    /// Whether each access to memory must be seen by itself, for a breakpoint on memory or for a
+    /// debugger outside of the machine.
+    pub fn watches_memory(&self) -> bool {
+        self.debugged.accesses || self.has_data_breakpoints()
     }
 
     /// Whether DR7 enables a breakpoint on ports; such breakpoints need CR4.DE.

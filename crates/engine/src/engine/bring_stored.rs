@@ -83,8 +83,10 @@ impl Engine {
     /// page: true once, and again after code of the page was written.
     #[inline]
     pub fn looks_for_stored(&mut self, physical_page: u64) -> bool {
-        let bringing = self.bringing.as_deref_mut();
-        bringing.is_some_and(|bringing| bringing.looks_for(physical_page))
+        // Stored blocks know nothing of breakpoints.
+        self.translator.breakpoints.is_empty()
+            && (self.bringing.as_deref_mut())
+                .is_some_and(|bringing| bringing.looks_for(physical_page))
     }
 
     /// Takes blocks of a physical page from stored translations because control has come to this
@@ -114,8 +116,9 @@ impl Engine {
 
     /// Whether more blocks of a physical page may be stored than were taken.
     pub fn has_more_stored(&self, physical_page: u64) -> bool {
-        let bringing = self.bringing.as_deref();
-        bringing.is_some_and(|bringing| !bringing.left(physical_page).is_empty())
+        self.translator.breakpoints.is_empty()
+            && (self.bringing.as_deref())
+                .is_some_and(|bringing| !bringing.left(physical_page).is_empty())
     }
 
     /// Takes more blocks from stored translations because no block was found at this physical

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod allow_list;
+pub mod breakpoints;
 pub mod fast_path;
 pub mod instruction_kind;
 pub mod masked_access;

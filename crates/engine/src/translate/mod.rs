@@ -79,6 +79,7 @@ use crate::emit::shared_look_up::has_windows;
 use crate::emit::tables::{EmittedTables, Tables};
 use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, as_offered};
+use crate::policy::breakpoints::{Breakpoints, Place};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
@@ -178,6 +179,8 @@ pub struct Translator {
     pub(crate) counts_instructions: bool,
     /// Fast paths execute instructions that the monitor would otherwise execute.
     pub(crate) has_fast_paths: bool,
+    /// Breakpoints before which blocks end.
+    pub(crate) breakpoints: Breakpoints,
     /// Requests for which a block is ended early, if there are any.
     pub(crate) requests: Option<Arc<Requests>>,
     /// The block that was last given up because of a request.
@@ -227,6 +230,7 @@ impl Translator {
             by_part: NotedInstructions::default(),
             counts_instructions: false,
             has_fast_paths: true,
+            breakpoints: Breakpoints::default(),
             requests: None,
             given_up: GivenUp::default(),
             may_give_up: None,
@@ -342,7 +346,8 @@ impl Translator {
             let full = count >= MAX_INSTRUCTIONS
                 || !self.emit.has_room_for_sites(16)
                 || count > 0 && count.is_multiple_of(BETWEEN_CHECKPOINTS) && self.stops();
-            let ends = !request.is_cut && position == request.bytes.len();
+            let ends = !request.is_cut && position == request.bytes.len()
+                || count > 0 && self.may_have_breakpoint(request, position);
             if single && count > 0 || full || ends {
                 self.end_with_link();
                 break;
@@ -407,6 +412,7 @@ impl Translator {
             let next_rip = self.emit.mode.wrap(self.emit.next_rip.wrapping_add(length));
             self.has_successor = !single
                 && self.may_cast_shadow(&instruction)
+                && !self.may_have_breakpoint(request, behind)
                 && self.can_begin(&request.bytes[behind..], next_rip);
             // An instruction that needs its successor in the same block must not be the last one of
             // a full block.
@@ -495,6 +501,18 @@ impl Translator {
         let stops = || requests.is_some_and(|it| it.stops(InterruptibleWork::Translate));
         let ahead = &mut self.ahead;
         ahead.look(decoder, (request.mode, MAX_INSTRUCTIONS), memory_use, stops);
+    }
+
+    /// Whether the instruction at `position` may have a debugger's breakpoint.
+    #[inline]
+    fn may_have_breakpoint(&self, request: &Request<'_>, position: usize) -> bool {
+        !self.breakpoints.is_empty()
+            && self.breakpoints.may_be_at(Place {
+                linear: request
+                    .mode
+                    .wrap(request.linear.wrapping_add(position as u64)),
+                relocates: request.relocates,
+            })
     }
 
     /// The properties of the mode and the guest that determine the lengths of this block's

@@ -44,6 +44,8 @@ impl EmulationEnvironment<'_> {
     fn watch(&mut self, state: &CpuState, address: LinearAddress, size: usize, write: bool) {
         if state.has_breakpoints() {
             *self.breakpoint_hits |= state.data_breakpoints_in(address.0, size as u64, write);
+        }
+        if state.debugged.accesses {
             self.watched.note_access(address.0, size as u64, write);
         }
     }
@@ -200,9 +202,8 @@ impl Environment for EmulationEnvironment<'_> {
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         Ok(match self.view.resolve(state, address, kind, privilege)? {
-            // If memory is watched by data breakpoints, the instruction accesses it element by
-            // element.
-            Target::Ram(_) | Target::Code(_) if state.has_data_breakpoints() => None,
+            // If memory is watched, the instruction accesses it element by element.
+            Target::Ram(_) | Target::Code(_) if state.watches_memory() => None,
             Target::Ram(host) => Some((host, room)),
             Target::Code(physical) => {
                 let bytes = u64::from(bytes.min(room));

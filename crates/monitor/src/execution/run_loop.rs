@@ -82,18 +82,21 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
         let flags = self.runner.state().flags();
         self.begin_instruction();
-        if self.runner.state().has_breakpoints() {
-            let address = code_address(self.runner.state());
-            if self.watched.meets(address) {
+        let mut is_alone = false;
+        let cpu = self.runner.state();
+        if cpu.has_breakpoints() || cpu.debugged.breakpoints {
+            if self.watched.meets(code_address(cpu)) {
                 return Err(VcpuStop::Requested(StopRequest::Attention));
             }
-            if self.meets_code_breakpoint() {
+            if cpu.has_breakpoints() && self.meets_code_breakpoint() {
                 return self.raise(Exception::new(Vector::Debug));
             }
+            is_alone = self.runner.may_have_breakpoint();
         }
         let unsettled = std::mem::take(&mut self.non_register.resume_flag_unsettled);
         if self.work.is_shadowed() && self.something_waits_for_shadow(flags)
             || unsettled && self.something_waits(flags)
+            || is_alone
         {
             return self.step_single();
         }

@@ -30,6 +30,7 @@ use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
 use crate::memory::guest_view::GuestView;
 use iced_x86::Instruction;
+use std::collections::BTreeSet;
 use tollgate_emulate::interrupt::{Planned, TripleFault};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_exits::Ledger;
@@ -128,6 +129,16 @@ pub trait Runner: Sized {
 
     /// Notifies the runner that bytes of physical memory that held code were written.
     fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory);
+
+    /// Makes the runner leave guest code before the instructions at these linear addresses, unless a
+    /// run begins there. It may do so at others.
+    fn set_breakpoints(&mut self, addresses: &BTreeSet<u64>, memory: &mut GuestMemory);
+
+    /// Whether the runner would leave guest code before the instruction at CS:RIP, as if it had a
+    /// breakpoint. The monitor then runs this instruction alone.
+    fn may_have_breakpoint(&self) -> bool {
+        false
+    }
 
     /// Notifies the runner that derived data was dropped because translations changed: the page of
     /// CS:RIP may lead elsewhere now.

@@ -7,6 +7,7 @@ use crate::execution::vcpu::{Vcpu, features_of};
 use crate::memory::guest_view::GuestView;
 use crate::memory::shadow_tables::ShadowChoices;
 use iced_x86::{Code, Instruction};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::{next_rip, read_register, write_register};
@@ -115,6 +116,10 @@ impl Runner for Interpreter {
 
     fn code_written(&mut self, write: CodeWrite, _memory: &mut GuestMemory) {
         self.written.push(write);
+    }
+
+    fn set_breakpoints(&mut self, _addresses: &BTreeSet<u64>, _memory: &mut GuestMemory) {
+        // Each run is one instruction.
     }
 
     fn translations_changed(&mut self) {

@@ -71,6 +71,7 @@ impl<R: Runner> Vcpu<R> {
     pub fn step_one<P: Platform>(&mut self, platform: &mut P) -> Result<(), VcpuStop> {
         // As before a run, another machine may have run on this thread.
         self.view.translations.load_anchor();
+        self.follow_watched();
         self.running(platform).step_one()
     }
 

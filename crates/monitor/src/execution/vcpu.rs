@@ -13,7 +13,9 @@ use crate::host::kick::Kick;
 use crate::memory::guest_view::GuestView;
 use crate::memory::program_names::ProgramNames;
 use crate::memory::translations::Translations;
+use crate::memory::watched_pages::WatchedPages;
 use crate::translated::Translated;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,6 +52,8 @@ pub struct Vcpu<R: Runner = Translated> {
     kick: Kick,
     programs: ProgramNames,
     watched: Watched,
+    /// The breakpoints that the runner knows.
+    breakpoints: BTreeSet<u64>,
 }
 
 /// The instructions that a guest on this processor may use, and how the processor's maker decodes
@@ -193,6 +197,7 @@ impl<R: Runner> Vcpu<R> {
             kick: Kick::default(),
             programs: ProgramNames::default(),
             watched: Watched::default(),
+            breakpoints: BTreeSet::new(),
         })
     }
 
@@ -223,6 +228,7 @@ impl<R: Runner> Vcpu<R> {
                 "the host refused a timer: {error} (is its limit of queued signals reached?)"
             ));
         }
+        self.follow_watched();
         self.kick.arm(Arc::clone(&self.pending));
         self.pending.forget();
         self.pending.store(1, Ordering::SeqCst);
@@ -233,6 +239,21 @@ impl<R: Runner> Vcpu<R> {
         self.alarm.stop();
         self.kick.disarm();
         stop
+    }
+
+    /// Follows changes of what a debugger watches. A debugger takes everything away at each stop, and
+    /// sets it again before the guest continues, so only what has changed when guest code runs counts.
+    pub(crate) fn follow_watched(&mut self) {
+        if self.watched.code != self.breakpoints {
+            self.breakpoints.clone_from(&self.watched.code);
+            let memory = &mut self.view.memory;
+            self.runner.set_breakpoints(&self.breakpoints, memory);
+        }
+        let pages = WatchedPages::of(&self.watched.memory);
+        if pages != self.view.translations.watched_pages {
+            self.view.translations.set_watched_pages(pages);
+            self.forget_translations();
+        }
     }
 
     /// The processor's registers. They are exact whenever `run` does not run.

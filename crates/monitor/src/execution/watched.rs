@@ -1,9 +1,11 @@
 //! What a debugger outside of the machine watches. The guest does not see it: its memory and its debug
 //! registers stay as they are.
 //!
-//! While anything is watched, each instruction returns to the monitor, as with the guest's own
-//! breakpoints ([`Debugged`]); if memory is watched, the monitor also performs every access. Without
-//! that, nothing here costs the guest time.
+//! Guest code runs up to an instruction with a breakpoint, and returns to the monitor there
+//! ([`Runner::set_breakpoints`]). It also returns for each access to a page in which memory is watched
+//! ([`WatchedPages`](crate::memory::watched_pages::WatchedPages)).
+//!
+//! [`Runner::set_breakpoints`]: crate::execution::runner::Runner::set_breakpoints
 
 use std::collections::BTreeSet;
 use tollgate_x86::breakpoints::Debugged;
@@ -69,10 +71,10 @@ pub struct Watched {
 impl Watched {
     /// Returns how code must run.
     pub fn debugged(&self) -> Debugged {
-        let accesses = !self.memory.is_empty();
         Debugged {
-            instructions: accesses || !self.code.is_empty() || self.stops_next,
-            accesses,
+            instructions: self.stops_next,
+            accesses: !self.memory.is_empty(),
+            breakpoints: !self.code.is_empty(),
         }
     }
 
@@ -146,6 +148,8 @@ mod tests {
     fn the_next_instruction_or_one_with_a_breakpoint_stops() {
         let mut watched = Watched::default();
         watched.code.insert(7);
+        let debugged = watched.debugged();
+        assert!(debugged.breakpoints && !debugged.instructions);
         assert!(!watched.meets(6));
         assert_eq!(watched.take_stop(), None);
         assert!(watched.meets(7));

@@ -163,6 +163,7 @@ impl GuestView {
             let other = LinearAddress(place);
             let page_use = self.memory.ram().page_use(page);
             let is_plain = place != here
+                && !self.is_watched(other, 1)
                 && matches!(page_use, PageUse::Ram | PageUse::Saved)
                 && !self.memory.code().page_has_code(page)
                 && !self.memory.code().is_watched(page)
@@ -197,6 +198,12 @@ impl GuestView {
         }
     }
 
+    /// Whether bytes are in a page that a debugger watches.
+    #[inline]
+    pub(crate) fn is_watched(&self, linear: LinearAddress, bytes: u64) -> bool {
+        self.translations.watched_pages.are_at(linear, bytes)
+    }
+
     /// Walks the guest's tables.
     ///
     /// # Errors
@@ -212,7 +219,14 @@ impl GuestView {
         let translation = registers.walk(&mut self.memory, linear, kind, privilege);
         // The walk may have set bits in a table that was in a snapshot's file.
         self.follow_moved();
-        translation
+        let is_watched = self.is_watched(linear, 1) && kind != AccessKind::Fetch;
+        translation.map(|found| Translation {
+            keeping: match is_watched {
+                true => Keeping::Never,
+                false => found.keeping,
+            },
+            ..found
+        })
     }
 
     /// Reads eight bytes of a system table inside a page, if the supervisor's view of the software
@@ -239,6 +253,7 @@ impl GuestView {
         let (kind, privilege) = (access.kind(), access.privilege);
         let last = u64::from(access.size.max(1) - 1);
         match self.resolve(state, linear, kind, privilege)? {
+            _ if self.is_watched(linear, last + 1) => return Ok(Inline::No),
             Target::Ram(_) => {}
             Target::Code(physical)
                 if access.wanted == LookUpFor::TestedStore

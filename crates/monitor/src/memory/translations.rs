@@ -23,6 +23,7 @@ use crate::memory::kept_spaces::{KeptSpaces, OtherSpace};
 use crate::memory::shadow_check::ShadowCheck;
 use crate::memory::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices, ShadowCounts};
 use crate::memory::space_switch::{SpaceLoad, SpaceLoads};
+use crate::memory::watched_pages::WatchedPages;
 use std::io;
 use tollgate_exits::counter::counter;
 use tollgate_tlb::shadow_windows::WindowCounts;
@@ -64,6 +65,8 @@ pub struct Translations {
     choices: ShadowChoices,
     counts: ShadowCounts,
     prepared: Prepared,
+    /// Pages of which nothing is kept, because a debugger watches memory there.
+    pub(crate) watched_pages: WatchedPages,
     /// For tests: the translations that a processor may have cached.
     check: Option<Box<ShadowCheck>>,
 }
@@ -100,6 +103,7 @@ impl Translations {
             choices: ShadowChoices::default(),
             counts: ShadowCounts::default(),
             prepared: Prepared::default(),
+            watched_pages: WatchedPages::default(),
             check: None,
         }
         .with_limit())

@@ -182,7 +182,7 @@ impl GuestView {
             Privilege::User => is_lower && !found.global,
             Privilege::Supervisor | Privilege::System => !is_lower && found.global,
         };
-        let is_kept = found.keeping != Keeping::Never;
+        let is_kept = found.keeping != Keeping::Never && !self.is_watched(linear, 1);
         (has_window && is_kept).then_some(found)
     }
 
@@ -268,7 +268,9 @@ impl GuestView {
             return nothing;
         }
         let mut walks = vec![(linear, translation)];
-        let large = match translation.page_size >= LARGE_PAGE {
+        let is_large = translation.page_size >= LARGE_PAGE
+            && !self.is_watched(LinearAddress(linear.0 & !(LARGE_PAGE - 1)), LARGE_PAGE);
+        let large = match is_large {
             // This work cannot resume in the middle: the second time all of the large page is
             // examined.
             true => self.large_page(&page, translation.writable_now, |work| {

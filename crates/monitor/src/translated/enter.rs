@@ -3,6 +3,7 @@
 use crate::execution::runner::{Exit, Extent, Runner};
 use crate::execution::running::Running;
 use crate::execution::stop::VcpuStop;
+use crate::memory::addresses::code_address;
 use crate::memory::guest_view::GuestView;
 use crate::translated::devices::device_fast_path;
 use crate::translated::misses::Environment;
@@ -10,6 +11,7 @@ use crate::translated::resume::Resume;
 use crate::translated::translated_exit::TranslatedExit;
 use crate::translated::{PendingLink, Translated};
 use iced_x86::Instruction;
+use std::collections::BTreeSet;
 use tollgate_emulate::interrupt::{Event, Planned, TripleFault};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
@@ -18,6 +20,7 @@ use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written_code::Moment;
 use tollgate_engine::policy::access::Access;
+use tollgate_engine::policy::breakpoints::Place;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_exits::{ExitKind, Ledger};
 use tollgate_memory::GuestMemory;
@@ -95,6 +98,21 @@ impl Runner for Translated {
 
     fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory) {
         self.retire_code(write, Moment::After, memory);
+    }
+
+    fn set_breakpoints(&mut self, addresses: &BTreeSet<u64>, memory: &mut GuestMemory) {
+        self.engine.set_breakpoints(addresses, memory);
+    }
+
+    fn may_have_breakpoint(&self) -> bool {
+        let breakpoints = self.engine.breakpoints();
+        let cpu = &self.context.cpu;
+        let mode = self.engine.mode(self.mode);
+        !breakpoints.is_empty()
+            && breakpoints.may_be_at(Place {
+                linear: code_address(cpu),
+                relocates: mode.is_relocatable_at(cpu.rip),
+            })
     }
 
     fn translations_changed(&mut self) {

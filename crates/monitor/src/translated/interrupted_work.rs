@@ -34,6 +34,7 @@ use crate::translated::Translated;
 use crate::translated::processor::Processor;
 use crate::translated::work_left::{Place, Work, WorkLeft};
 use tollgate_engine::engine::{CodeAddress, ReachedBy};
+use tollgate_engine::policy::breakpoints;
 use tollgate_engine::preemption::Interruptible;
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
@@ -133,7 +134,15 @@ impl Processor<'_> {
             link_address,
             ..place
         };
-        if self.runner.engine.find(&place, mode).is_none() {
+        let has_breakpoint = self
+            .runner
+            .engine
+            .breakpoints()
+            .may_be_at(breakpoints::Place {
+                linear: place.linear,
+                relocates: link_address.is_some(),
+            });
+        if !has_breakpoint && self.runner.engine.find(&place, mode).is_none() {
             self.revive_or_translate(&place, mode);
         }
     }

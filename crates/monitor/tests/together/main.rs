@@ -1,6 +1,7 @@
 //! The tests of the monitor from outside that can run in parallel, in one program, because each
 //! program would have to be linked separately.
 
+mod debugger_breakpoints;
 mod decoded_once;
 mod device_accesses;
 mod device_fast_paths;

@@ -15,14 +15,14 @@ const LIBRARY: [u64; 2] = [0x40_0000, 0x41_0000];
 const LIBRARY_DATA: u64 = 0x42_0000;
 /// Offsets in a space's data: the address of the second page's function, and a number.
 const POINTER: u64 = 0;
-const NUMBER: u64 = 8;
+pub const NUMBER: u64 = 8;
 /// Offset at which x87 state is stored.
-const IMAGE: u64 = 0x200;
+pub const IMAGE: u64 = 0x200;
 /// Address of the entry for system calls.
 const SYSTEM_CALL: u64 = CODE + 0x800;
 
 /// The library: three rounds of everything that depends on the library's address.
-fn library() -> &'static [u8] {
+pub fn library() -> &'static [u8] {
     guest_code!(
         library,
         "mov ebp, 3",
@@ -98,7 +98,7 @@ fn data(space: u64) -> u64 {
 }
 
 /// Makes a space in which the library is at `linear`.
-fn make_space(memory: &mut GuestMemory, space: u64, linear: u64) {
+pub fn make_space(memory: &mut GuestMemory, space: u64, linear: u64) {
     make_empty_space(memory, space);
     place_library(memory, space, linear);
 }
@@ -114,7 +114,7 @@ fn place_library(memory: &mut GuestMemory, space: u64, linear: u64) {
     memory.write_u64(PhysicalAddress(data(space) + NUMBER), 100 + space);
 }
 
-fn prepared() -> Computer<Bench> {
+pub fn prepared() -> Computer<Bench> {
     // invlpg [rdi]; out 0xf4, al
     let kernel = [0x0f, 0x01, 0x3f, 0xe6, 0xf4];
     vcpu(&kernel, |state, memory| {
@@ -134,7 +134,7 @@ fn invalidate(vcpu: &mut Computer<Bench>, linear: u64) {
 }
 
 /// Sets the processor to the library's first instruction, at `linear`.
-fn enter(cpu: &mut CpuState, linear: u64) {
+pub fn enter(cpu: &mut CpuState, linear: u64) {
     as_user(cpu);
     cpu.gpr[4] = STACK;
     cpu.rip = linear;
@@ -155,7 +155,7 @@ fn run_library(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     check(vcpu, space, linear);
 }
 
-fn check(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
+pub fn check(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     let known = known();
     let gpr = vcpu.state().gpr;
     let offset = |register: usize| gpr[register].wrapping_sub(linear);
@@ -177,12 +177,12 @@ fn check(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
 }
 
 /// Loads CR3 as a guest's kernel would, without keeping what is known about the space.
-fn switch(vcpu: &mut Computer<Bench>, space: u64) {
+pub fn switch(vcpu: &mut Computer<Bench>, space: u64) {
     vcpu.change_state(|cpu| cpu.cr3 ^= 8);
     vcpu.change_state(|cpu| cpu.cr3 = table(space));
 }
 
-const PLACES: [u64; 6] = [
+pub const PLACES: [u64; 6] = [
     0x7f12_3456_7000,
     0x7f98_7654_3000,
     0x5555_5678_9000,

@@ -56,7 +56,7 @@ impl Gdb {
         self.receive()
     }
 
-    fn memory(&mut self, address: u64, bytes: usize) -> String {
+    pub fn memory(&mut self, address: u64, bytes: usize) -> String {
         self.ask(&format!("m{address:x},{bytes:x}"))
     }
 
@@ -74,6 +74,10 @@ impl Gdb {
 
     pub fn pointer(&mut self) -> u64 {
         self.registers()[16]
+    }
+
+    pub fn stack_pointer(&mut self) -> u64 {
+        self.registers()[7]
     }
 }
 

@@ -24,6 +24,7 @@ mod firmware;
 mod floppy;
 mod fork;
 mod gdb;
+mod gdb_linux;
 mod hypercall;
 mod ide;
 mod image;

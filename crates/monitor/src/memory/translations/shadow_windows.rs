@@ -1,6 +1,7 @@
 //! Access to the shadow windows, as part of all data derived from the guest's page tables.
 
 use super::Translations;
+use crate::memory::watched_pages::WatchedPages;
 use std::os::fd::BorrowedFd;
 use tollgate_memory::PageSpan;
 use tollgate_tlb::shadow_windows::native::SharedNativeSpace;
@@ -175,6 +176,15 @@ impl Translations {
     pub(crate) fn empty_windows(&mut self) {
         self.long_tlb
             .change_windows(|windows| windows.empty_loaded());
+        self.changed = true;
+        self.point_narrow();
+    }
+
+    /// Sets the pages in which memory is watched, and empties all windows: those that were put aside
+    /// could be taken back with such a page. The caller must forget all other derived data.
+    pub(crate) fn set_watched_pages(&mut self, pages: WatchedPages) {
+        self.watched_pages = pages;
+        self.long_tlb.change_windows(|windows| windows.empty_all());
         self.changed = true;
         self.point_narrow();
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use tollgate_native::{Selectors, SpaceProcess, UserState};
+use tollgate_x86::breakpoints::Debugged;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, HEADER, component};
 use tollgate_x86::{CpuState, Cr0, Cr4, SegmentRegister};
@@ -37,7 +38,8 @@ pub(in crate::translated) fn can_run(cpu: &CpuState) -> bool {
         && cpu.cr0().contains(Cr0::PG | Cr0::NE)
         && cpu.cr4().contains(enabled)
         && cpu.xcr0 & component::AVX != 0;
-    has_segments && has_flags && has_registers && !cpu.has_breakpoints()
+    let is_debugged = cpu.has_breakpoints() || cpu.debugged != Debugged::default();
+    has_segments && has_flags && has_registers && !is_debugged
 }
 
 /// The registers to load.
