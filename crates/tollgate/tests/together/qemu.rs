@@ -290,6 +290,23 @@ fn a_reset_ends_the_machine_or_starts_it_again() {
     assert_eq!(guest.end().code, Some(0));
 }
 
+#[test]
+fn the_alarm_of_the_real_time_clock_interrupts_linux() {
+    let initrd = fetched(linux::initramfs(DEBIAN_AMD64))
+        .display()
+        .to_string();
+    let mut guest = linux(&["-nographic", "-initrd", &initrd]);
+    let alarm = "/sys/class/rtc/rtc0/wakealarm";
+    guest.shell(&format!("echo +1 > {alarm}"));
+    // The file is empty once the alarm has gone off.
+    guest.shell(&format!(
+        "for i in $(seq 100); do [ -n \"$(cat {alarm})\" ] || break; sleep 0.1; done"
+    ));
+    assert_eq!(guest.shell(&format!("cat {alarm}")), "");
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+}
+
 /// Connects to a socket that will be there soon.
 pub fn connected(path: &Path) -> UnixStream {
     let stream = eventually("the socket", || UnixStream::connect(path).ok());
