@@ -65,6 +65,7 @@ fn as_monitor(code: &[u8], work: impl FnOnce(RawFd, OwnedFd)) {
         trees: Vec::new(),
         has_program: false,
         launcher: Some(socket),
+        locks_memory: false,
         exit_code: 77,
     })
     .unwrap();
