@@ -4,6 +4,7 @@ use crate::image_file::ImageFile;
 use crate::options::Cache;
 use imago::FormatAccess;
 use imago::Mapping;
+use imago::format::{Format, PreallocateMode};
 use std::io::{self, IoSlice, IoSliceMut};
 
 /// An open image. Offsets and lengths are in bytes; accesses beyond the end are errors.
@@ -147,6 +148,44 @@ impl Image {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             result => result,
         }
+    }
+
+    /// Gives the disk another size in bytes, rounded up to whole sectors. What is added reads as zeros;
+    /// what is cut off is lost. Returns the new size.
+    ///
+    /// # Errors
+    /// The image is not written, or an error of the host or of the image.
+    pub fn resize(&mut self, bytes: u64) -> io::Result<u64> {
+        const SECTOR: u64 = 512;
+        if !self.is_writable {
+            return Err(io::Error::other("the image is read-only"));
+        }
+        let sectors = bytes.div_ceil(SECTOR);
+        let bytes = sectors.checked_mul(SECTOR).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| io::Error::other("a disk has at least one sector"))?;
+        let before = self.size();
+        self.access.resize(bytes, PreallocateMode::None)?;
+        // A file that grows has zeros there. A longer image below this one would show through.
+        if self.access.inner().format() != Format::Raw {
+            self.clear(before)?;
+        }
+        self.flush()?;
+        Ok(self.size())
+    }
+
+    /// Makes everything from `offset` to the end zero that is not known to be.
+    fn clear(&mut self, mut offset: u64) -> io::Result<()> {
+        let end = self.size();
+        while offset < end {
+            let (mapping, bytes) = self.access.get_mapping(offset, end - offset)?;
+            let is_zero = matches!(mapping, Mapping::Zero { .. });
+            let bytes = bytes.clamp(1, end - offset);
+            if !is_zero {
+                self.write_zeroes(offset, bytes, false)?;
+            }
+            offset += bytes;
+        }
+        Ok(())
     }
 
     /// Makes all earlier writes reach stable storage, unless the cache is [`Cache::Unsafe`].

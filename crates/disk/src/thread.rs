@@ -74,6 +74,13 @@ pub enum Operation {
         /// Whether the host may take the storage back.
         unmap: bool,
     },
+    /// Give the disk another size.
+    Resize {
+        /// The new number of bytes.
+        bytes: u64,
+        /// Receives the new size, or one line that says why there is none.
+        answer: Sender<Result<u64, String>>,
+    },
 }
 
 impl Operation {
@@ -84,6 +91,7 @@ impl Operation {
             Self::Flush => "flushing",
             Self::Discard { .. } => "discarding",
             Self::WriteZeroes { .. } => "writing zeros",
+            Self::Resize { .. } => "resizing",
         }
     }
 }
@@ -303,6 +311,11 @@ impl Worker {
                 bytes,
                 unmap,
             } => image.write_zeroes(offset, bytes, unmap)?,
+            Operation::Resize { bytes, answer } => {
+                let resized = image.resize(bytes).map_err(|error| error.to_string());
+                // The sender of the request waits for it.
+                let _ = answer.send(resized);
+            }
         }
         Ok(Vec::new().into())
     }

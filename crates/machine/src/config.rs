@@ -267,6 +267,8 @@ pub struct VmConfig {
     pub drives: Vec<DriveOptions>,
     /// The drives at the places of the IDE function.
     pub ide_drives: IdePlaces,
+    /// Whether the machine has a virtio SCSI controller even without drives.
+    pub scsi_controller: bool,
     /// The drives of the virtio SCSI controller, which is there if it has any.
     pub scsi_drives: Vec<ScsiDrive>,
     /// The floppy drives (at most two) with their disks. `None` is an empty drive.
@@ -336,6 +338,7 @@ impl Default for VmConfig {
             generation_id: true,
             drives: Vec::new(),
             ide_drives: IdePlaces::default(),
+            scsi_controller: false,
             scsi_drives: Vec::new(),
             floppies: Vec::new(),
             boot_order: BootDevice::ALL.to_vec(),
@@ -477,9 +480,14 @@ impl VmConfig {
         let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
         let console = usize::from(!self.ports.is_empty());
         let vsock = usize::from(self.vsock.is_some());
-        let scsi = usize::from(!self.scsi_drives.is_empty());
+        let scsi = usize::from(self.has_scsi());
         let own = drives.len() + networks.len() + shares.len();
         own + console + vsock + scsi + balloon + others.count()
+    }
+
+    /// Whether there is a virtio SCSI controller.
+    pub fn has_scsi(&self) -> bool {
+        self.scsi_controller || !self.scsi_drives.is_empty()
     }
 
     /// What the balloon offers, if there is one.
@@ -561,7 +569,7 @@ impl VmConfig {
         if !self.pci && self.has_ide_drives() {
             return Err(ConfigError::IdeWithoutPci);
         }
-        ScsiDrive::check(&self.scsi_drives)?;
+        scsi_drives::check(&self.scsi_drives)?;
         if self.floppies.len() > Floppy::MOST_DRIVES {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));
         }

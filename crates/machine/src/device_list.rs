@@ -4,9 +4,7 @@ use crate::acpi::{Hardware, loader};
 use crate::boot::e820::{self, MemoryRange};
 use crate::boot::{BootError, firmware};
 use crate::bus::Device;
-use crate::config::{
-    IdeDrive, OptionalDevice, Paravirtual, ScsiAddress, ScsiDrive, ScsiKind, VmConfig,
-};
+use crate::config::{IdeDrive, OptionalDevice, Paravirtual, VmConfig};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
 use crate::devices::boot_timer::BootTimer;
@@ -296,19 +294,6 @@ fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     ]
 }
 
-/// Opens a drive of the SCSI controller.
-fn scsi_unit(drive: &ScsiDrive) -> Result<ScsiUnit, DiskError> {
-    let ScsiAddress { target, lun } = drive.address;
-    let name = match drive.image() {
-        Some(image) => format!("scsi {target}:{lun} ({})", image.path.display()),
-        None => format!("scsi {target}:{lun}"),
-    };
-    match &drive.kind {
-        ScsiKind::Disk(options) => ScsiUnit::disk(drive.address, name, options),
-        ScsiKind::CdRom(disc) => ScsiUnit::cd_drive(drive.address, name, disc.as_ref()),
-    }
-}
-
 /// Makes the virtio devices of a machine, and opens their resources on the host.
 ///
 /// # Errors
@@ -343,8 +328,8 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         let share = Share::open(options).map_err(BackEndError::Share)?;
         devices.push(Box::new(share));
     }
-    if !config.scsi_drives.is_empty() {
-        let units = config.scsi_drives.iter().map(scsi_unit);
+    if config.has_scsi() {
+        let units = config.scsi_drives.iter().map(ScsiUnit::open);
         let units: Result<_, _> = units.collect();
         devices.push(Box::new(Scsi::new(units.map_err(BackEndError::Disk)?)));
     }

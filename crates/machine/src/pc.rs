@@ -49,6 +49,7 @@ use crate::devices::vga::pci::VgaFunction;
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::devices::virtio::device::VirtioDevice;
+use crate::devices::virtio::drive_change::DriveChange;
 
 pub use crate::board::{GuestClock, Outside, StateError};
 
@@ -354,14 +355,14 @@ impl Pc {
         .unwrap_or_else(|| Err("the machine has no IDE function".into()))
     }
 
-    /// Replaces the image of the virtio disk with this number, and tells the guest its new size.
+    /// Changes a drive of a virtio device, and tells the guest.
     ///
     /// # Errors
-    /// One line: there is no such disk, or the image cannot be used. If the image before cannot be
+    /// One line: there is no such drive, or its image cannot be used. If the image before cannot be
     /// opened again either, requests of the guest fail.
-    pub fn change_image(&mut self, disk: usize, image: &DriveOptions) -> Result<(), String> {
-        let changed = (self.bus).change_image(disk, image, &mut self.board, &self.clock);
-        changed.unwrap_or_else(|| Err("the machine has no such disk".into()))
+    pub fn change_drive(&mut self, change: &DriveChange) -> Result<(), String> {
+        let changed = (self.bus).change_drive(change, &mut self.board, &self.clock);
+        changed.unwrap_or_else(|| Err("the machine has no such drive".into()))
     }
 
     /// Presses the power button: the guest may switch itself off.

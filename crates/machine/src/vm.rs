@@ -1,9 +1,10 @@
 //! A virtual machine: the PC, its processor, and the commands that control it.
 
 use crate::boot::{self, BootError, BootSource, firmware};
-use crate::config::{ConfigError, IdeDrive, Realtime, TripleFaultAction, VmConfig};
+use crate::config::{ConfigError, IdeDrive, Realtime, ScsiKind, TripleFaultAction, VmConfig};
 use crate::debugger::{Debugger, DebuggerPast};
 use crate::device_list;
+use crate::devices::virtio::drive_change::DriveChange;
 use crate::errands::elsewhere;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
@@ -11,8 +12,8 @@ use crate::pc::Pc;
 use crate::snapshot::Origin;
 use crate::snapshot::error::SnapshotError;
 use crate::vm_handle::{
-    Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive, Shown,
-    SnapshotOrder, State, Status, VmCommands, VmHandle,
+    Answer, Command, DriveOrder, Happened, KickFunction, MediumChange, Query, RemovableDrive,
+    Shown, SnapshotOrder, State, Status, VmCommands, VmHandle,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -354,6 +355,28 @@ impl Vm {
         true
     }
 
+    /// Obeys an order about drives, in the machine and in the configuration for its next restart.
+    fn obey_drive_order(&mut self, order: DriveOrder) -> Result<(), String> {
+        match order {
+            DriveOrder::Medium(change) => self.change_medium(change),
+            DriveOrder::Resize(drive, bytes) => {
+                self.pc.change_drive(&DriveChange::Size { drive, bytes })
+            }
+            DriveOrder::PlugIn(drive) => {
+                self.pc.change_drive(&DriveChange::PlugIn(drive.clone()))?;
+                self.config.scsi_drives.push(drive);
+                Ok(())
+            }
+            DriveOrder::Unplug(address) => {
+                self.pc.change_drive(&DriveChange::Unplug(address))?;
+                let drives = &mut self.config.scsi_drives;
+                drives.retain(|drive| drive.address != address);
+                self.config.scsi_controller = true;
+                Ok(())
+            }
+        }
+    }
+
     /// Changes the medium of a drive, in the machine and in the configuration for its next restart.
     fn change_medium(&mut self, change: MediumChange) -> Result<(), String> {
         let MediumChange {
@@ -383,11 +406,26 @@ impl Vm {
                 let known = self.config.drives.get_mut(disk);
                 let known = known.ok_or("the machine has no such disk")?;
                 let image = image.ok_or("a virtio disk cannot be empty")?;
-                let changed = self.pc.change_image(disk, &image);
+                let changed = self.pc.change_drive(&DriveChange::Image {
+                    disk,
+                    image: image.clone(),
+                });
                 if changed.is_ok() {
                     *known = image;
                 }
                 changed
+            }
+            RemovableDrive::Scsi(address) => {
+                self.pc.change_drive(&DriveChange::Disc {
+                    address,
+                    image: image.clone(),
+                    force,
+                })?;
+                let mut drives = self.config.scsi_drives.iter_mut();
+                if let Some(drive) = drives.find(|drive| drive.address == address) {
+                    drive.kind = ScsiKind::CdRom(image);
+                }
+                Ok(())
             }
         }
     }
@@ -619,10 +657,10 @@ impl Vm {
                     Command::Rest(time) => rest = Some(time),
                     Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus | Command::ServeDebugger => {}
-                    Command::ChangeMedia => {
-                        for (request, change) in self.commands.take_medium_changes() {
-                            let changed = elsewhere(self, |vm| vm.change_medium(change));
-                            self.commands.publish_medium_change(request, changed);
+                    Command::ChangeDrives => {
+                        for (request, order) in self.commands.take_drive_orders() {
+                            let done = elsewhere(self, |vm| vm.obey_drive_order(order));
+                            self.commands.publish_drive_order(request, done);
                         }
                     }
                     Command::ObeySnapshotOrders => {

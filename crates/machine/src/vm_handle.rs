@@ -40,10 +40,10 @@ use tollgate_network::{Refusals, RefusedList};
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    AfterSnapshot, Answer, Command, Happened, InspectionRequest, KEY_CAPACITY, KickFunction,
-    Listener, MOUSE_CAPACITY, MediumChange, MediumRequest, Query, QueryNumber, READING_AGE,
-    ReadingRequest, RemovableDrive, ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest,
-    Shown, SnapshotOrder, SnapshotRequest, State, Status, StatusRequest,
+    AfterSnapshot, Answer, Command, DriveOrder, DriveRequest, Happened, InspectionRequest,
+    KEY_CAPACITY, KickFunction, Listener, MOUSE_CAPACITY, MediumChange, Query, QueryNumber,
+    READING_AGE, ReadingRequest, RemovableDrive, ResetRequest, Resets, SERIAL_INPUT_CAPACITY,
+    ScreenRequest, Shown, SnapshotOrder, SnapshotRequest, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -69,7 +69,7 @@ impl VmHandle {
             queued: Condvar::new(),
             published: Condvar::new(),
             kick: Mutex::new(None),
-            listener: Mutex::new(None),
+            listeners: Mutex::default(),
             refusals: Mutex::default(),
             balloon: Mutex::default(),
             created: Instant::now(),
@@ -248,27 +248,27 @@ impl VmHandle {
         self.0.mailbox().mouse_buttons
     }
 
-    /// Asks the vCPU thread to change a medium. [`VmHandle::medium_after`] returns the result.
-    pub fn request_medium(&self, change: MediumChange) -> MediumRequest {
-        let number = self.0.mailbox().media.add(change);
-        self.submit(Command::ChangeMedia);
-        MediumRequest(number)
+    /// Asks the vCPU thread to change drives or media. [`VmHandle::drives_after`] returns the result.
+    pub fn request_drives(&self, order: impl Into<DriveOrder>) -> DriveRequest {
+        let number = self.0.mailbox().drives.add(order.into());
+        self.submit(Command::ChangeDrives);
+        DriveRequest(number)
     }
 
-    /// Returns the result of a change of medium, or `None` before it is made. An error is one line.
-    pub fn medium_after(&self, request: MediumRequest) -> Option<Result<(), String>> {
-        self.0.mailbox().media.result(request.0)
+    /// Returns the result of such an order, or `None` before it is made. An error is one line.
+    pub fn drives_after(&self, request: DriveRequest) -> Option<Result<(), String>> {
+        self.0.mailbox().drives.result(request.0)
     }
 
     /// Waits for the result of a change of medium; `None` if the machine ends before that.
-    pub fn wait_for_medium(&self, request: MediumRequest) -> Option<Result<(), String>> {
+    pub fn wait_for_drives(&self, request: DriveRequest) -> Option<Result<(), String>> {
         let waits = |mailbox: &mut Mailbox| {
-            mailbox.media.result(request.0).is_none() && mailbox.status.state != State::Stopped
+            mailbox.drives.result(request.0).is_none() && mailbox.status.state != State::Stopped
         };
         let mailbox = (self.0.published)
             .wait_while(self.0.mailbox(), waits)
             .unwrap_or_else(PoisonError::into_inner);
-        mailbox.media.result(request.0)
+        mailbox.drives.result(request.0)
     }
 
     /// Gives the vCPU thread an order about snapshots. [`VmHandle::snapshot_after`] returns the
@@ -331,15 +331,13 @@ impl VmHandle {
         self.with_uptime(self.0.mailbox().status)
     }
 
-    /// Sets the function that is called after each publication of a status or of a reading. It serves
+    /// Adds a function that is called after each publication of a status or of a reading. It serves
     /// threads that also wait for other events.
-    pub fn set_listener(&self, listener: Listener) {
-        let mut slot = self
-            .0
-            .listener
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *slot = Some(listener);
+    pub fn add_listener(&self, listener: Listener) {
+        let listeners = self.0.listeners.lock();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
     }
 
     /// Asks the vCPU thread for a new status. [`VmHandle::status_after`] returns it.

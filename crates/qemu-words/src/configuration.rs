@@ -115,6 +115,10 @@ pub struct Drive {
     pub serial: String,
     /// The place in the order in which firmware boots.
     pub boot_index: Option<u64>,
+    /// The name of the device that uses it, if it has one.
+    pub device: Option<String>,
+    /// Whether -blockdev or blockdev-add has made it, so that it stays without a device.
+    pub is_node: bool,
 }
 
 impl Drive {
@@ -133,6 +137,8 @@ impl Drive {
             discard: false,
             serial: String::new(),
             boot_index: None,
+            device: None,
+            is_node: false,
         }
     }
 }
@@ -464,6 +470,10 @@ pub struct Configuration {
     pub networks: Vec<Network>,
     /// Whether there is a virtio device of random bytes.
     pub rng: bool,
+    /// The images that no device uses, which a device that is plugged in may.
+    pub spare_drives: Vec<Drive>,
+    /// Whether a SCSI controller was asked for, which may have no drives yet.
+    pub scsi_controller: bool,
     /// Whether there is a virtio memory balloon.
     pub balloon: bool,
     /// Whether there is a watchdog.
@@ -516,6 +526,14 @@ pub struct Configuration {
     pub warnings: Vec<String>,
 }
 
+impl Configuration {
+    /// Whether there is a SCSI controller.
+    pub fn has_scsi(&self) -> bool {
+        let mut drives = self.drives.iter();
+        self.scsi_controller || drives.any(|drive| drive.interface.is_scsi())
+    }
+}
+
 impl Default for Configuration {
     fn default() -> Self {
         Self {
@@ -542,6 +560,8 @@ impl Default for Configuration {
             shares: Vec::new(),
             networks: Vec::new(),
             rng: false,
+            spare_drives: Vec::new(),
+            scsi_controller: false,
             balloon: false,
             watchdog: false,
             characters: Vec::new(),

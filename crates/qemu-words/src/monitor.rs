@@ -9,9 +9,11 @@ mod commands;
 mod dump;
 mod fault;
 mod hmp;
+mod hotplug;
 mod info;
 mod jobs;
 mod machine;
+mod mouse;
 mod objects;
 mod pages;
 mod qmp;
@@ -20,5 +22,5 @@ mod queries;
 mod tests;
 
 pub use hmp::Hmp;
-pub use machine::{Event, Job, Machine, Page, PictureForm, RunState, Tag};
+pub use machine::{Button, Event, Job, Machine, Motion, Page, PictureForm, RunState, Tag};
 pub use qmp::Qmp;

@@ -84,7 +84,7 @@ impl EventLoop {
         });
         let listener = Arc::clone(&shared);
         let bell = sources.vnc.as_ref().map(VncServer::bell);
-        handle.set_listener(Arc::new(move || {
+        handle.add_listener(Arc::new(move || {
             host::raise(listener.published.as_fd());
             if let Some(bell) = &bell {
                 bell.ring();

@@ -3,9 +3,9 @@
 use super::completion::Completer;
 use super::context::DeviceContext;
 use crate::board::{SavedState, StateError};
+use crate::devices::virtio::drive_change::DriveChange;
 use std::any::Any;
 use std::ops::RangeInclusive;
-use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -180,12 +180,11 @@ pub trait Device: Any {
     /// is ignored, because the device may have been reset in the meantime.
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
 
-    /// Replaces the image of a virtio disk, if this is the disk with this number or contains it. The
-    /// caller's thread may open files. Returns `None` if it is not.
-    fn change_image(
+    /// Changes a drive of a virtio device, if this device has or contains it. The caller's thread may
+    /// open files. Returns `None` if it has not.
+    fn change_drive(
         &mut self,
-        _disk: usize,
-        _image: &DriveOptions,
+        _change: &DriveChange,
         _context: &mut DeviceContext<'_>,
     ) -> Option<Result<(), String>> {
         None

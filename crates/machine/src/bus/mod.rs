@@ -18,6 +18,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use crate::board::{SavedState, StateError};
+use crate::devices::virtio::drive_change::DriveChange;
 pub use context::DeviceContext;
 pub use device::{Claims, Device, MemoryClaim, NearUse, PortClaim, PortWidth};
 
@@ -26,7 +27,6 @@ use completion::{Completion, Completions, KickFunction};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -183,18 +183,17 @@ impl Bus {
         })?
     }
 
-    /// Replaces the image of the virtio disk with this number; see [`Device::change_image`]. Returns
-    /// `None` if there is no such disk.
-    pub fn change_image(
+    /// Changes a drive of a virtio device; see [`Device::change_drive`]. Returns `None` if there is no
+    /// such drive.
+    pub fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         board: &mut Board,
         clock: &GuestClock,
     ) -> Option<Result<(), String>> {
         (0..self.slots.len()).find_map(|slot| {
             self.call(slot, board, clock, |device, context| {
-                device.change_image(disk, image, context)
+                device.change_drive(change, context)
             })?
         })
     }

@@ -9,6 +9,7 @@ use crate::bus::completion::Completer;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_disk::{
     Buffer, DiskError, DiskThread, DriveOptions, Image, Operation, Outcome, Request,
@@ -133,6 +134,20 @@ impl Medium {
         self.thread.send(Request { tag, operation });
         self.thread.wait();
         drop(self.thread.take());
+    }
+
+    /// Gives the image another size in bytes. No operation may be unfinished.
+    ///
+    /// # Errors
+    /// One line: the image cannot have this size.
+    pub fn resize(&mut self, bytes: u64) -> Result<(), String> {
+        let (answer, result) = channel();
+        self.send(Operation::Resize { bytes, answer });
+        self.thread.wait();
+        drop(self.thread.take());
+        let result = result.try_recv();
+        self.bytes = result.map_err(|_| "the image's thread has ended")??;
+        Ok(())
     }
 
     /// Takes the finished operations, oldest first.

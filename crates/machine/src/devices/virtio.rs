@@ -27,6 +27,7 @@ pub mod chain;
 pub mod console;
 pub mod core;
 pub mod device;
+pub mod drive_change;
 pub mod entropy;
 pub mod mmio_transport;
 pub mod net;

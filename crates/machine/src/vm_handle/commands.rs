@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::mailbox::{
-    Answer, Command, KickFunction, Mailbox, MediumChange, Shared, Shown, SnapshotOrder, Status,
+    Answer, Command, DriveOrder, KickFunction, Mailbox, Shared, Shown, SnapshotOrder, Status,
 };
 use crate::board::input::{Key, MouseEvent};
 use crate::inspection::{Inspected, Inspection};
@@ -191,14 +191,14 @@ impl VmCommands {
         drop(previous);
     }
 
-    /// Takes the waiting changes of media, oldest first, with the numbers of their requests.
-    pub fn take_medium_changes(&self) -> VecDeque<(u64, MediumChange)> {
-        self.0.mailbox().media.take()
+    /// Takes the waiting orders about drives, oldest first, with the numbers of their requests.
+    pub fn take_drive_orders(&self) -> VecDeque<(u64, DriveOrder)> {
+        self.0.mailbox().drives.take()
     }
 
-    /// Publishes the result of a change of medium.
-    pub fn publish_medium_change(&self, request: u64, result: Result<(), String>) {
-        self.0.mailbox().media.publish(request, result);
+    /// Publishes the result of an order about drives.
+    pub fn publish_drive_order(&self, request: u64, result: Result<(), String>) {
+        self.0.mailbox().drives.publish(request, result);
         self.0.tell_listener();
     }
 

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::orders::Orders;
 use crate::board::input::{Buttons, Key, MouseEvent};
+use crate::config::{ScsiAddress, ScsiDrive};
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::devices::virtio::balloon::control::BalloonControl;
+use crate::devices::virtio::drive_change::SizedDrive;
 use crate::inspection::{Inspected, Inspection};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;
@@ -63,7 +65,7 @@ pub enum Command {
     /// Publish the contents of the screen, with the picture if true.
     ReportScreen(bool),
     /// Execute the waiting changes of media.
-    ChangeMedia,
+    ChangeDrives,
     /// Publish what the waiting inspections see.
     Inspect,
     /// Carry out the orders about snapshots.
@@ -110,6 +112,8 @@ pub enum RemovableDrive {
     CdRom(u8),
     /// A virtio disk, 0 for the first, which is never empty.
     Virtio(usize),
+    /// A CD-ROM drive of the SCSI controller.
+    Scsi(ScsiAddress),
 }
 
 impl RemovableDrive {
@@ -137,6 +141,25 @@ pub struct MediumChange {
     pub image: Option<DriveOptions>,
     /// Whether to change the medium even if the guest has locked the drive.
     pub force: bool,
+}
+
+/// An order about drives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DriveOrder {
+    /// Change a medium.
+    Medium(MediumChange),
+    /// Give a disk another size in bytes.
+    Resize(SizedDrive, u64),
+    /// Plug a drive into the SCSI controller.
+    PlugIn(ScsiDrive),
+    /// Remove a drive from the SCSI controller.
+    Unplug(ScsiAddress),
+}
+
+impl From<MediumChange> for DriveOrder {
+    fn from(change: MediumChange) -> Self {
+        Self::Medium(change)
+    }
 }
 
 /// What the machine does after a snapshot of it was written.
@@ -258,7 +281,7 @@ pub(super) struct Mailbox {
     pub status: Status,
     /// The number of publications, by which a waiting reader notices a new one.
     pub publications: u64,
-    pub media: Orders<MediumChange>,
+    pub drives: Orders<DriveOrder>,
     pub snapshots: Orders<SnapshotOrder>,
     pub inspections: Orders<Inspection, Inspected>,
     /// How often the ledger was reset.
@@ -310,8 +333,8 @@ pub(super) struct Shared {
     /// This lock is held while the kick runs, so that no kick is still running after it was
     /// removed.
     pub kick: Mutex<Option<KickFunction>>,
-    /// This function is called after each publication.
-    pub listener: Mutex<Option<Listener>>,
+    /// These functions are called after each publication.
+    pub listeners: Mutex<Vec<Listener>>,
     /// What the machine's networks have refused, which their threads record.
     pub refusals: Mutex<Vec<Refusals>>,
     /// The control of the machine's balloon.
@@ -332,8 +355,8 @@ impl Shared {
 
     pub(super) fn tell_listener(&self) {
         self.published.notify_all();
-        let listener = self.listener.lock();
-        if let Some(listener) = listener.unwrap_or_else(PoisonError::into_inner).as_ref() {
+        let listeners = self.listeners.lock();
+        for listener in listeners.unwrap_or_else(PoisonError::into_inner).iter() {
             listener();
         }
     }
@@ -380,9 +403,9 @@ pub struct SnapshotRequest(pub(super) u64);
 #[derive(Clone, Copy, Debug)]
 pub struct InspectionRequest(pub(super) u64);
 
-/// The number of a request to change a medium.
+/// The number of an order about drives.
 #[derive(Clone, Copy, Debug)]
-pub struct MediumRequest(pub(super) u64);
+pub struct DriveRequest(pub(super) u64);
 
 /// A request to reset the ledger. It holds the number of resets at the time of the request.
 #[derive(Clone, Copy, Debug)]

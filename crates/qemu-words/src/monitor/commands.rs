@@ -1,11 +1,14 @@
 //! The commands of QMP that order something. Those that ask are in `queries`.
 
-use super::fault::{Fault, NO_HOT_PLUG, NO_RESIZE};
+use super::fault::{Fault, NO_HOT_PLUG};
 use super::hmp::Hmp;
+use super::hotplug;
 use super::jobs;
 use super::machine::{Event, Machine, PictureForm, RunState};
+use super::mouse;
 use super::objects;
 use super::queries;
+use crate::key_values::KeyValues;
 use serde_json::{Value, json};
 
 /// The names of all commands.
@@ -13,6 +16,7 @@ pub const NAMES: &[&str] = &[
     "block_resize",
     "blockdev-add",
     "blockdev-change-medium",
+    "blockdev-del",
     "change",
     "cont",
     "device-list-properties",
@@ -136,10 +140,13 @@ pub fn execute(name: &str, arguments: &Value, machine: &mut dyn Machine) -> Resu
         "send-key" => {
             let keys = arguments.get("keys").and_then(Value::as_array);
             let keys = keys.ok_or_else(|| Fault::generic("Parameter 'keys' is missing"))?;
-            let keys = keys.iter().map(key_name).collect::<Result<Vec<_>, _>>()?;
+            let keys = keys
+                .iter()
+                .map(mouse::key_name)
+                .collect::<Result<Vec<_>, _>>()?;
             machine.press(&keys)?;
         }
-        "input-send-event" => send_events(arguments, machine)?,
+        "input-send-event" => mouse::send_events(arguments, machine)?,
         "migrate" => {
             let uri = given.required("uri")?;
             let path = uri.strip_prefix("file:").ok_or_else(|| {
@@ -161,10 +168,23 @@ pub fn execute(name: &str, arguments: &Value, machine: &mut dyn Machine) -> Resu
             let line = given.required("command-line")?;
             return Ok(json!(Hmp::line(line, machine)));
         }
-        "device_add" | "device_del" | "blockdev-add" | "netdev_add" | "object-add" => {
-            return Err(Fault::generic(NO_HOT_PLUG));
+        "device_add" => {
+            hotplug::add_device(KeyValues::parse(&arguments.to_string(), None)?, machine)?;
         }
-        "block_resize" => return Err(Fault::generic(NO_RESIZE)),
+        "device_del" => hotplug::delete_device(given.required("id")?, machine)?,
+        "blockdev-add" => hotplug::add_node(arguments, machine)?,
+        "blockdev-del" => hotplug::delete_node(given.required("node-name")?, machine)?,
+        "netdev_add" | "object-add" => return Err(Fault::generic(NO_HOT_PLUG)),
+        "block_resize" => {
+            let name = match given.text("node-name")? {
+                Some(name) => name,
+                None => given.required("device")?,
+            };
+            let size = arguments.get("size").and_then(Value::as_u64);
+            let size = size.ok_or_else(|| Fault::generic("Parameter 'size' is missing"))?;
+            let drive = number_of(name, machine).ok_or_else(|| Fault::no_device(name))?;
+            machine.resize(drive, size)?;
+        }
         "snapshot-save" | "snapshot-load" | "snapshot-delete" => {
             jobs::snapshot(name, arguments, machine)?;
         }
@@ -226,34 +246,7 @@ fn drive(given: &Arguments<'_>, machine: &dyn Machine) -> Result<usize, Fault> {
 /// The number of a drive with this name.
 pub fn number_of(name: &str, machine: &dyn Machine) -> Option<usize> {
     let mut drives = machine.configuration().drives.iter();
-    drives.position(|drive| drive.id == name)
-}
-
-/// The name of a key: `{"type": "qcode", "data": "ret"}`.
-fn key_name(key: &Value) -> Result<&str, Fault> {
-    let wrong = || Fault::generic("a key is {\"type\": \"qcode\", \"data\": NAME}");
-    match key["type"].as_str() {
-        Some("qcode") => key["data"].as_str().ok_or_else(wrong),
-        _ => Err(wrong()),
-    }
-}
-
-/// Sends keys of `input-send-event`.
-fn send_events(arguments: &Value, machine: &mut dyn Machine) -> Result<(), Fault> {
-    let events = arguments["events"].as_array();
-    let events = events.ok_or_else(|| Fault::generic("Parameter 'events' is missing"))?;
-    for event in events {
-        let data = &event["data"];
-        if event["type"] != "key" {
-            return Err(Fault::generic(
-                "events are keys here: the mouse is not moved",
-            ));
-        }
-        let down = data["down"].as_bool();
-        let down = down.ok_or_else(|| Fault::generic("Parameter 'down' is missing"))?;
-        machine.key(key_name(&data["key"])?, down)?;
-    }
-    Ok(())
+    drives.position(|drive| drive.id == name || drive.device.as_deref() == Some(name))
 }
 
 fn base64(bytes: &[u8]) -> String {

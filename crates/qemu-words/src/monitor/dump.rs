@@ -1,6 +1,7 @@
 //! HMP's `x` and `xp`: bytes of memory in the forms that `/COUNTFORMATSIZE` names.
 
 use super::machine::Machine;
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Formatter, IntelFormatter};
 use std::fmt::Write;
 
 /// The maximum number of values.
@@ -30,8 +31,7 @@ impl Form {
         };
         for letter in letters.chars() {
             match letter {
-                'x' | 'd' | 'u' | 'o' | 'c' => form.kind = letter,
-                'i' => return Err("instructions are not shown; gdb does (-s)".into()),
+                'x' | 'd' | 'u' | 'o' | 'c' | 'i' => form.kind = letter,
                 'b' => form.bytes = 1,
                 'h' => form.bytes = 2,
                 'w' => form.bytes = 4,
@@ -108,6 +108,9 @@ pub fn dump(
         return Err("an address is missing".into());
     }
     let begin = address(&place.join(" "), machine)?;
+    if form.kind == 'i' {
+        return instructions(form.count, begin, is_physical, machine);
+    }
     let count = form.bytes * form.count as usize;
     let bytes = machine.memory(begin, count, is_physical)?;
     let in_line = match form.kind {
@@ -132,6 +135,45 @@ pub fn dump(
     Ok(text)
 }
 
+/// Shows instructions, in Intel's form, each with its bytes.
+fn instructions(
+    count: u64,
+    begin: u64,
+    is_physical: bool,
+    machine: &mut dyn Machine,
+) -> Result<String, String> {
+    const LONGEST: usize = 15;
+    let bits = machine.code_bits()?;
+    let wanted = (count as usize).saturating_mul(LONGEST);
+    let bytes = machine.memory(begin, wanted, is_physical)?;
+    let mut decoder = Decoder::with_ip(bits, &bytes, begin, DecoderOptions::NONE);
+    let mut formatter = IntelFormatter::new();
+    formatter
+        .options_mut()
+        .set_space_after_operand_separator(true);
+    formatter.options_mut().set_first_operand_char_index(9);
+    let (mut text, mut at) = (String::new(), 0);
+    for _ in 0..count {
+        let is_cut = bytes.len() - at < LONGEST && bytes.len() < wanted;
+        let instruction = decoder.decode();
+        if is_cut && decoder.last_error() == DecoderError::NoMoreBytes {
+            text += "Cannot access memory\n";
+            break;
+        }
+        let own = &bytes[at..decoder.position()];
+        at = decoder.position();
+        let place = instruction.ip();
+        let shown: Vec<String> = own.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut words = String::new();
+        match instruction.is_invalid() {
+            true => words.push_str("(bad)"),
+            false => formatter.format(&instruction, &mut words),
+        }
+        let _ = writeln!(text, "0x{place:08x}:  {:<24} {words}", shown.join(" "));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +188,7 @@ mod tests {
         assert_eq!(form("ub").text(200), " 200");
         assert_eq!(form("oh").text(8), " 0000010");
         assert_eq!(form("3c").text(b'a'.into()), " 'a'");
-        assert!(Form::parse("2i").unwrap_err().contains("gdb"));
+        assert_eq!(form("2i").kind, 'i');
         assert!(Form::parse("z").is_err());
         assert!(Form::parse("99999999x").is_err());
     }

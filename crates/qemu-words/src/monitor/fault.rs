@@ -2,13 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// Why devices are not plugged in.
-pub const NO_HOT_PLUG: &str =
-    "there is no PCI hot plug: the machine's devices do not change while it runs";
-
-/// Why images are not resized.
-pub const NO_RESIZE: &str =
-    "an image is not resized while the machine has it: resize the file before the start";
+/// Why a device is not plugged in.
+pub const NO_HOT_PLUG: &str = "there is no PCI hot plug: only scsi-hd and scsi-cd come and go";
 
 /// Why a command failed: a class of QMP's, and one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +35,11 @@ impl Fault {
             class: "DeviceNotFound",
             why: format!("Device '{name}' not found"),
         }
+    }
+
+    /// The fault as one line for people.
+    pub fn line(self) -> String {
+        self.why
     }
 
     /// The fault as QMP has it.

@@ -2,24 +2,36 @@
 
 use super::commands::{number_of, resume, stop};
 use super::dump::dump;
+use super::fault::Fault;
+use super::hotplug;
 use super::info::{INFO, info};
 use super::jobs;
 use super::machine::{Event, Machine, PictureForm};
+use super::mouse;
 use crate::help::VERSION;
+use crate::key_values::KeyValues;
+use crate::numbers;
 
 const PROMPT: &str = "(qemu) ";
 /// The longest line in bytes.
 const MOST_BYTES: usize = 4096;
 
 const HELP: &str = "\
+block_resize device size -- resize a block image
 change device file -- change a removable medium
 c|cont -- resume emulation
 delvm tag -- delete a VM snapshot from its tag
+device_add driver[,prop=value][,...] -- add a SCSI drive, like -device on the command line
+device_del device -- remove a SCSI drive
+drive_add address if=none[,option] -- add a drive for device_add
+drive_del device -- remove a drive that no device uses
 eject [-f] device -- eject a removable medium
 help|? -- show the help
 info subcommand -- show various information about the system state
 loadvm tag -- restore a VM snapshot from its tag
 migrate file:path -- write the machine to a file
+mouse_button state -- change mouse button state (1=L, 2=M, 4=R)
+mouse_move dx dy [dz] -- send mouse move events
 q|quit -- quit the emulator
 savevm [tag] -- save a VM snapshot
 screendump filename -- save screen into a file
@@ -140,10 +152,16 @@ impl Hmp {
                 .map(|()| String::new()),
             ["loadvm", tag] => machine.load_tag(tag).map(|()| String::new()),
             ["delvm", tag] => machine.delete_tag(tag).map(|()| String::new()),
-            ["block_resize", ..] => Err(super::fault::NO_RESIZE.into()),
-            ["device_add" | "device_del" | "drive_add" | "netdev_add", ..] => {
-                Err(super::fault::NO_HOT_PLUG.into())
+            ["block_resize", drive, size] => resize(drive, size, machine),
+            ["device_add", device] => said(plug_in(device, machine)),
+            ["device_del", id] => said(hotplug::delete_device(id, machine)),
+            ["drive_add", .., options] if words.len() > 2 => {
+                said(hotplug::add_drive(options, machine)).map(|_| "OK\n".to_owned())
             }
+            ["drive_del", id] => said(hotplug::delete_node(id, machine)),
+            ["netdev_add", ..] => Err(super::fault::NO_HOT_PLUG.into()),
+            ["mouse_move", right, down, rest @ ..] => mouse::step(right, down, rest, machine),
+            ["mouse_button", state] => mouse::buttons(state, machine),
             ["migrate", uri] => match uri.trim_matches('"').strip_prefix("file:") {
                 Some(path) => machine.save(path).map(|()| String::new()),
                 None => Err("a machine is written to a file: migrate file:PATH".into()),
@@ -152,6 +170,26 @@ impl Hmp {
         };
         result.unwrap_or_else(|why| format!("Error: {why}\n"))
     }
+}
+
+/// The answer to a command that shows nothing if it is carried out.
+fn said(result: Result<(), Fault>) -> Result<String, String> {
+    match result {
+        Ok(()) => Ok(String::new()),
+        Err(fault) => Err(fault.line()),
+    }
+}
+
+fn plug_in(device: &str, machine: &mut dyn Machine) -> Result<(), Fault> {
+    hotplug::add_device(KeyValues::parse(device, Some("driver"))?, machine)
+}
+
+fn resize(drive: &str, size: &str, machine: &mut dyn Machine) -> Result<String, String> {
+    let number = number_of(drive, machine);
+    let number = number.ok_or_else(|| format!("Cannot find device='{drive}'"))?;
+    // A number alone counts MiB.
+    let bytes = numbers::size("size", size, 1 << 20).map_err(|why| why.0)?;
+    machine.resize(number, bytes).map(|()| String::new())
 }
 
 fn medium(

@@ -1,6 +1,6 @@
 //! What carries out the orders of monitors, and what it reports.
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, Drive};
 use serde_json::{Value, json};
 
 /// What the machine does.
@@ -45,6 +45,8 @@ pub enum Event {
     Panicked,
     /// The job with this name is done.
     JobConcluded(String),
+    /// The device with this name is gone.
+    DeviceDeleted(String),
 }
 
 impl Event {
@@ -69,9 +71,37 @@ impl Event {
                 "JOB_STATUS_CHANGE",
                 json!({"status": "concluded", "id": id}),
             ),
+            Self::DeviceDeleted(id) => (
+                "DEVICE_DELETED",
+                json!({"device": id, "path": format!("/machine/peripheral/{id}")}),
+            ),
             Self::Panicked => ("GUEST_PANICKED", json!({"action": "run"})),
         }
     }
+}
+
+/// A button of the mouse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Button {
+    /// The left one.
+    Left,
+    /// The middle one.
+    Middle,
+    /// The right one.
+    Right,
+}
+
+/// What happens to the mouse at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Motion {
+    /// Counts to the right.
+    pub right: i32,
+    /// Counts down the screen.
+    pub down: i32,
+    /// Steps of the wheel towards the user.
+    pub wheel: i32,
+    /// Buttons that are pressed (`true`) or released. Others stay as they are.
+    pub buttons: Vec<(Button, bool)>,
 }
 
 /// The form of a picture of the screen.
@@ -158,6 +188,23 @@ pub trait Machine {
         file: Option<&str>,
         force: bool,
     ) -> Result<(), String>;
+    /// Gives a disk another size in bytes.
+    ///
+    /// # Errors
+    /// It is no disk that can have another size, or its image cannot have this one.
+    fn resize(&mut self, drive: usize, bytes: u64) -> Result<(), String>;
+    /// Plugs a drive into the SCSI controller, and adds it to the configuration.
+    ///
+    /// # Errors
+    /// Its address is not free, or its image cannot be used.
+    fn plug_in(&mut self, drive: Drive) -> Result<(), String>;
+    /// Removes a drive from the SCSI controller and from the configuration.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn unplug(&mut self, drive: usize) -> Result<(), String>;
+    /// The images that no device uses.
+    fn spare(&mut self) -> &mut Vec<Drive>;
     /// Writes a picture of the screen.
     ///
     /// # Errors
@@ -173,6 +220,11 @@ pub trait Machine {
     /// # Errors
     /// There is no such key, or the guest reads none.
     fn key(&mut self, key: &str, down: bool) -> Result<(), String>;
+    /// Moves the mouse, or presses or releases its buttons.
+    ///
+    /// # Errors
+    /// The guest reads no mouse.
+    fn mouse(&mut self, motion: Motion) -> Result<(), String>;
     /// Writes the whole machine to a file.
     ///
     /// # Errors
@@ -193,6 +245,11 @@ pub trait Machine {
     /// # Errors
     /// The processor does not answer.
     fn register(&mut self, name: &str) -> Result<Option<u64>, String>;
+    /// The size of the code that the processor runs: 16, 32 or 64 bits.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn code_bits(&mut self) -> Result<u32, String>;
     /// Bytes of memory, as far as there is memory, by linear or physical addresses.
     ///
     /// # Errors

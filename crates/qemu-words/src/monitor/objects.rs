@@ -49,7 +49,7 @@ fn functions(config: &Configuration) -> Vec<Function> {
             function("VGA", (0x300, "VGA controller"), (0x1234, 0x1111), (2, 0)),
         ]);
     }
-    let is_scsi = config.drives.iter().any(|drive| drive.interface.is_scsi());
+    let is_scsi = config.has_scsi();
     let disks = config.drives.iter();
     let disks = disks.filter(|drive| drive.interface == Interface::Virtio);
     let disks = disks.map(|_| ("virtio-blk-pci", (0x100, "SCSI controller"), 0x1042));

@@ -89,10 +89,13 @@ fn format_name(format: Option<DriveFormat>) -> &'static str {
 fn drives(machine: &dyn Machine) -> Value {
     let drives = machine.configuration().drives.iter().zip(machine.media());
     let described = drives.map(|(drive, file)| {
-        let is_removable = matches!(drive.interface, Interface::IdeCdRom | Interface::Floppy);
+        let is_removable = drive.interface.is_cd_rom() || drive.interface == Interface::Floppy;
         let mut described = json!({
             "device": drive.id, "type": "unknown", "removable": is_removable, "locked": false,
         });
+        if let Some(device) = &drive.device {
+            described["qdev"] = json!(device);
+        }
         if is_removable {
             described["tray_open"] = json!(false);
         }

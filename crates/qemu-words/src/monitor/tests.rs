@@ -11,6 +11,7 @@ struct Noted {
     events: Vec<Event>,
     tags: Vec<String>,
     jobs: Vec<Job>,
+    spare: Vec<Drive>,
 }
 
 impl Noted {
@@ -31,6 +32,7 @@ impl Noted {
             events: Vec::new(),
             tags: Vec::new(),
             jobs: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -88,6 +90,25 @@ impl Machine for Noted {
         self.note(format!("medium {drive} {file:?} {force}"))
     }
 
+    fn resize(&mut self, drive: usize, bytes: u64) -> Result<(), String> {
+        self.note(format!("resize {drive} {bytes}"))
+    }
+
+    fn plug_in(&mut self, drive: Drive) -> Result<(), String> {
+        self.told.push(format!("plug in {}", drive.id));
+        self.config.drives.push(drive);
+        Ok(())
+    }
+
+    fn unplug(&mut self, drive: usize) -> Result<(), String> {
+        let drive = self.config.drives.remove(drive);
+        self.note(format!("unplug {}", drive.id))
+    }
+
+    fn spare(&mut self) -> &mut Vec<Drive> {
+        &mut self.spare
+    }
+
     fn picture(&mut self, path: &str, form: PictureForm) -> Result<(), String> {
         self.note(format!("picture {path} {form:?}"))
     }
@@ -98,6 +119,10 @@ impl Machine for Noted {
 
     fn key(&mut self, key: &str, down: bool) -> Result<(), String> {
         self.note(format!("key {key} {down}"))
+    }
+
+    fn mouse(&mut self, motion: Motion) -> Result<(), String> {
+        self.note(format!("mouse {motion:?}"))
     }
 
     fn save(&mut self, path: &str) -> Result<(), String> {
@@ -114,6 +139,10 @@ impl Machine for Noted {
 
     fn register(&mut self, name: &str) -> Result<Option<u64>, String> {
         Ok((name == "rip").then_some(0x7c00))
+    }
+
+    fn code_bits(&mut self) -> Result<u32, String> {
+        Ok(64)
     }
 
     fn memory(&mut self, address: u64, bytes: usize, _physical: bool) -> Result<Vec<u8>, String> {
@@ -262,6 +291,12 @@ fn orders_reach_the_machine() {
         json!({"execute": "eject", "arguments": {"device": "cd", "force": true}}),
         json!({"execute": "screendump", "arguments": {"filename": "s", "format": "png"}}),
         json!({"execute": "migrate", "arguments": {"uri": "file:m"}}),
+        json!({"execute": "block_resize", "arguments": {"device": "cd", "size": 4096}}),
+        json!({"execute": "input-send-event", "arguments": {"events": [
+            {"type": "rel", "data": {"axis": "x", "value": 3}},
+            {"type": "rel", "data": {"axis": "y", "value": -2}},
+            {"type": "btn", "data": {"button": "left", "down": true}},
+            {"type": "btn", "data": {"button": "wheel-up", "down": true}}]}}),
         json!({"execute": "system_powerdown"}),
         json!({"execute": "system_reset"}),
         json!({"execute": "quit"}),
@@ -275,6 +310,8 @@ fn orders_reach_the_machine() {
         "medium 0 None true",
         "picture s Png",
         "save m",
+        "resize 0 4096",
+        "mouse Motion { right: 3, down: -2, wheel: -1, buttons: [(Left, true)] }",
         "power",
         "reset",
         "quit",
@@ -343,11 +380,89 @@ fn memory_and_registers_are_shown() {
         "0000000000007c10: 0x1110 0x1312 0x1514 0x1716 0x1918\n"
     );
     assert_eq!(line("xp /2xb 0x10"), "0000000000000010: 0x10 0x11\n");
-    assert!(line("x /2i 0").starts_with("Error: "));
+    // The bytes are those of their addresses.
+    assert_eq!(
+        line("x /2i 0x50"),
+        format!(
+            "0x00000050:  {:<24} push     rax\n0x00000051:  {:<24} push     rcx\n",
+            "50", "51"
+        )
+    );
+    assert!(line("x /i 6").contains(" (bad)"));
     assert_eq!(line("x $foo"), "Error: unknown register: 'foo'\n");
     assert_eq!(line("info mem"), "PG disabled\n");
     assert_eq!(line("info pic"), "pic0: irr=00\n");
-    assert!(line("device_add e1000").contains("no PCI hot plug"));
+    assert!(line("device_add virtio-rng-pci").contains("no PCI hot plug"));
+    assert!(line("device_add scsi-hd,drive=a").contains("No 'SCSI' bus"));
+}
+
+#[test]
+fn drives_come_and_go_at_the_scsi_controller() {
+    let mut machine = Noted::new();
+    machine.config.scsi_controller = true;
+    let mut client = ready(&mut machine);
+    let mut order = |name: &str, arguments: Value, machine: &mut Noted| {
+        let request = json!({"execute": name, "arguments": arguments}).to_string();
+        let answer = answers(&mut client, &request, machine).remove(0);
+        answer["error"]["desc"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let node = json!({"driver": "raw", "node-name": "n",
+        "file": {"driver": "file", "filename": "a.img"}, "read-only": true});
+    assert_eq!(order("blockdev-add", node.clone(), &mut machine), "");
+    assert!(order("blockdev-add", node, &mut machine).contains("Duplicate nodes"));
+    let device = json!({"driver": "scsi-hd", "id": "d", "drive": "n", "bus": "s.0",
+        "scsi-id": 3, "lun": 1});
+    assert_eq!(order("device_add", device.clone(), &mut machine), "");
+    assert!(order("device_add", device, &mut machine).contains("Duplicate device ID"));
+    let drive = machine.config.drives[1].clone();
+    assert_eq!(
+        (drive.place, drive.unit, drive.readonly),
+        (Some(3), 1, true)
+    );
+    assert!(order("blockdev-del", json!({"node-name": "n"}), &mut machine).contains("in use"));
+    assert_eq!(
+        order(
+            "block_resize",
+            json!({"device": "d", "size": 1}),
+            &mut machine
+        ),
+        ""
+    );
+    assert_eq!(order("device_del", json!({"id": "d"}), &mut machine), "");
+    assert!(order("device_del", json!({"id": "d"}), &mut machine).contains("not found"));
+    assert_eq!(machine.events, [Event::DeviceDeleted("d".into())]);
+    assert_eq!(
+        order("blockdev-del", json!({"node-name": "n"}), &mut machine),
+        ""
+    );
+    let wrong = json!({"driver": "scsi-hd", "drive": "n"});
+    assert!(order("device_add", wrong, &mut machine).contains("can't find value 'n'"));
+    assert_eq!(machine.told, ["plug in n", "resize 1 1", "unplug n"]);
+    machine.told.clear();
+    // A drive in -drive's words goes with its device.
+    let mut line = |text: &str| Hmp::line(text, &mut machine);
+    assert_eq!(
+        line("drive_add 0 if=none,id=x,file=b.img,format=raw"),
+        "OK\n"
+    );
+    assert!(line("drive_add 0 if=virtio,file=b.img").starts_with("Error: "));
+    assert_eq!(line("device_add scsi-hd,drive=x,id=e,serial=S"), "");
+    assert_eq!(line("device_del e"), "");
+    assert!(line("drive_del x").contains("Failed to find node"));
+    assert_eq!(line("block_resize cd 2"), "");
+    assert_eq!(line("mouse_move 1 2 -3"), "");
+    assert_eq!(
+        machine.told,
+        [
+            "plug in x",
+            "unplug x",
+            "resize 0 2097152",
+            "mouse Motion { right: 1, down: 2, wheel: 3, buttons: [] }"
+        ]
+    );
 }
 
 #[test]

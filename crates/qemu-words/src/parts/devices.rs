@@ -154,6 +154,7 @@ impl Builder {
                 self.config.rng = true;
             }
             "virtio-balloon-pci" => self.config.balloon = true,
+            "virtio-scsi-pci" => self.config.scsi_controller = true,
             "i6300esb" => self.config.watchdog = true,
             "virtio-9p-pci" => self.share_device(&mut list)?,
             "isa-debug-exit" => {
@@ -230,6 +231,7 @@ impl Builder {
             drive.serial = serial;
         }
         drive.boot_index = list.number("bootindex")?;
+        drive.device = list.peek("id").map(str::to_owned);
         for key in ["logical_block_size", "block_size"] {
             if let Some(size) = list.take(key)
                 && numbers::size(key, &size, 1)? != 512

@@ -249,6 +249,7 @@ impl Builder {
     /// `-blockdev`: a node. A format's node may name the node of its file.
     pub fn blockdev(&mut self, mut list: KeyValues) -> Result<(), Refusal> {
         let mut drive = self.empty_drive(Interface::Virtio);
+        drive.is_node = true;
         let driver = list.required("driver")?;
         drive.id = list.required("node-name")?;
         if !matches!(driver.as_str(), "file" | "host_device") {
@@ -341,6 +342,7 @@ impl Builder {
             if entry.is_waiting {
                 let line = format!("drive {} is not used by a device", drive.id);
                 self.warn(line);
+                self.config.spare_drives.push(drive);
                 continue;
             }
             self.config.drives.push(drive);

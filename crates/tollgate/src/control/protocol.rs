@@ -12,7 +12,7 @@ use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
-    self, AfterSnapshot, MediumChange, MediumRequest, Query, QueryNumber, ReadingRequest,
+    self, AfterSnapshot, DriveRequest, MediumChange, Query, QueryNumber, ReadingRequest,
     RemovableDrive, ResetRequest, ScreenRequest, Shown, SnapshotOrder, SnapshotRequest, State,
     Status, StatusRequest, VmHandle,
 };
@@ -121,7 +121,7 @@ enum Awaited {
     Query(QueryNumber),
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
-    Medium(MediumRequest),
+    Medium(DriveRequest),
     /// An order about snapshots, and whether the machine ends after it.
     Snapshot(SnapshotRequest, bool),
     Paused,
@@ -213,7 +213,7 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
             Err(error) => return refused(&error, &request.id),
         },
         Name::Medium => match medium_change(&request) {
-            Ok(change) => Awaited::Medium(handle.request_medium(change)),
+            Ok(change) => Awaited::Medium(handle.request_drives(change)),
             Err(error) => return refused(&error, &request.id),
         },
         Name::Snapshot => match request.file {
@@ -340,7 +340,7 @@ impl Pending {
                 Some(shown) => Some(screen_answer(&shown, png.as_deref())),
                 None => is_over.then(no_answer),
             },
-            Awaited::Medium(request) => match handle.medium_after(*request) {
+            Awaited::Medium(request) => match handle.drives_after(*request) {
                 Some(Ok(())) => Some(json!({"ok": true})),
                 Some(Err(error)) => Some(json!({"ok": false, "error": error})),
                 None => is_over.then(no_answer),
@@ -512,7 +512,7 @@ mod tests {
     fn answer(line: &[u8], reach: Reach<'_>) -> Answer {
         let published = std::sync::Arc::new((Mutex::new(0), Condvar::new()));
         let listener = std::sync::Arc::clone(&published);
-        reach.handle.set_listener(std::sync::Arc::new(move || {
+        reach.handle.add_listener(std::sync::Arc::new(move || {
             *listener.0.lock().unwrap() += 1;
             listener.1.notify_all();
         }));

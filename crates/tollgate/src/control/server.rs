@@ -3,7 +3,7 @@
 //! No client may harm the machine. The length of lines, the unread answers and the number of
 //! clients are bounded. No call here waits for a client or for the vCPU thread. A request for the
 //! vCPU thread is answered in a later turn of the event loop, when the thread has published
-//! something ([`VmHandle::set_listener`]) or its time is over. Until then the client's further
+//! something ([`VmHandle::add_listener`]) or its time is over. Until then the client's further
 //! requests stay unread.
 
 use std::io::{self, ErrorKind, Read, Write};

@@ -182,7 +182,7 @@ impl Session {
         let end = Arc::new(Mutex::new(None));
         if setup.control_server.is_some() {
             let published = Arc::clone(&moved);
-            handle.set_listener(Arc::new(move || host::raise(published.as_fd())));
+            handle.add_listener(Arc::new(move || host::raise(published.as_fd())));
         }
         let talk = Talk {
             task: setup.task,

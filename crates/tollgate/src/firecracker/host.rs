@@ -261,12 +261,12 @@ impl Machine for Host {
     }
 
     fn change_drive(&mut self, index: usize, drive: &Drive) -> Result<(), String> {
-        let request = self.handle.request_medium(MediumChange {
+        let request = self.handle.request_drives(MediumChange {
             drive: RemovableDrive::Virtio(index),
             image: Some(configuration::drive(drive)),
             force: false,
         });
-        let changed = self.handle.wait_for_medium(request);
+        let changed = self.handle.wait_for_drives(request);
         changed
             .ok_or("the machine has ended")?
             .map_err(|why| format!("path_on_host: {why}"))

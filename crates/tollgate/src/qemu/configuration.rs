@@ -57,6 +57,7 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
         boot_order: boot_order::kinds(config),
         ide_drives: ide.clone().map(|place| place.map(|(drive, _)| drive)),
         drives: of_kind(config, Interface::Virtio).map(options).collect(),
+        scsi_controller: config.scsi_controller,
         scsi_drives: scsi_drives(config)?,
         floppies: floppies(config)?,
         networks: config
@@ -117,8 +118,30 @@ fn of_kind(config: &Configuration, interface: Interface) -> impl Iterator<Item =
     drives.filter(move |drive| drive.interface == interface)
 }
 
-/// The drives whose media can be changed, in the order of all drives.
-pub fn removable_drives(config: &Configuration) -> Vec<Option<RemovableDrive>> {
+/// Where a drive is, for changes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DrivePlace {
+    /// A virtio disk with this number.
+    Virtio(usize),
+    /// A unit of the SCSI controller.
+    Scsi(ScsiAddress),
+    /// A floppy drive, or a CD-ROM drive at the IDE function.
+    Removable(RemovableDrive),
+}
+
+impl DrivePlace {
+    /// The address at the SCSI controller.
+    pub const fn scsi(&self) -> Option<ScsiAddress> {
+        match self {
+            Self::Scsi(address) => Some(*address),
+            Self::Virtio(_) | Self::Removable(_) => None,
+        }
+    }
+}
+
+/// Where the drives that can be changed are, in the order of all drives.
+pub fn drive_places(config: &Configuration) -> Vec<Option<DrivePlace>> {
+    let (mut disks, mut scsi) = (0.., scsi_drives(config).unwrap_or_default().into_iter());
     let places = ide_places(config).unwrap_or_default();
     let discs = places.iter().flatten();
     let discs = discs.filter(|(drive, _)| matches!(drive, IdeDrive::CdRom(_)));
@@ -127,20 +150,53 @@ pub fn removable_drives(config: &Configuration) -> Vec<Option<RemovableDrive>> {
     let drives = config.drives.iter().map(|drive| match drive.interface {
         Interface::IdeCdRom => {
             let number = discs.iter().position(|id| **id == drive.id)?;
-            Some(RemovableDrive::CdRom(number as u8))
+            let drive = RemovableDrive::CdRom(number as u8);
+            Some(DrivePlace::Removable(drive))
         }
         Interface::Floppy => {
             let next = floppies.next();
             let number = drive.place.or(next)?;
-            Some(RemovableDrive::Floppy(u8::try_from(number).ok()?))
+            let drive = RemovableDrive::Floppy(u8::try_from(number).ok()?);
+            Some(DrivePlace::Removable(drive))
         }
-        Interface::Virtio
-        | Interface::IdeDisk
-        | Interface::ScsiDisk
-        | Interface::ScsiCdRom
-        | Interface::Flash => None,
+        Interface::Virtio => disks.next().map(DrivePlace::Virtio),
+        Interface::ScsiDisk | Interface::ScsiCdRom => {
+            scsi.next().map(|drive| DrivePlace::Scsi(drive.address))
+        }
+        Interface::IdeDisk | Interface::Flash => None,
     });
     drives.collect()
+}
+
+/// A SCSI drive that is plugged in next to those at the `taken` addresses. Its target becomes a named
+/// one.
+///
+/// # Errors
+/// Its address is taken, or a disk has no image.
+pub fn scsi_drive(drive: &mut Drive, taken: &[ScsiAddress]) -> Result<ScsiDrive, String> {
+    let lun = drive.unit;
+    let is_free = |target: &u8| {
+        !taken.contains(&ScsiAddress {
+            target: *target,
+            lun,
+        })
+    };
+    let target = match drive.place {
+        Some(place) => u8::try_from(place).ok().filter(is_free),
+        // Units of one target belong together, so another drive gets a target of its own.
+        None => (0..=u8::MAX).find(|target| taken.iter().all(|it| it.target != *target)),
+    };
+    let target = target.ok_or("its SCSI address is not free")?;
+    drive.place = Some(target.into());
+    let kind = match (&drive.file, drive.interface.is_cd_rom()) {
+        (Some(_), false) => ScsiKind::Disk(options(drive)),
+        (None, false) => return Err(format!("drive {}: it has no image", drive.id)),
+        (file, true) => ScsiKind::CdRom(file.as_ref().map(|_| options(drive))),
+    };
+    Ok(ScsiDrive {
+        address: ScsiAddress { target, lun },
+        kind,
+    })
 }
 
 /// Another medium for a drive. Its format is found out.

@@ -7,14 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tollgate_machine::board::input::{Buttons, MouseEvent};
+use tollgate_machine::config::ScsiAddress;
 use tollgate_machine::devices::vga::screen::Picture;
+use tollgate_machine::devices::virtio::drive_change::SizedDrive;
 use tollgate_machine::inspection::{Addresses, Inspected, Inspection, MappedPage};
 use tollgate_machine::vm_handle::{
-    AfterSnapshot, MediumChange, RemovableDrive, SnapshotOrder, State, VmHandle,
+    AfterSnapshot, DriveOrder, MediumChange, RemovableDrive, SnapshotOrder, State, VmHandle,
 };
-use tollgate_qemu_words::Configuration;
-use tollgate_qemu_words::monitor::{Event, Job, Machine, Page, PictureForm, RunState, Tag};
+use tollgate_qemu_words::monitor::{
+    Button, Event, Job, Machine, Motion, Page, PictureForm, RunState, Tag,
+};
+use tollgate_qemu_words::{Configuration, Drive, Interface};
 
+use super::configuration::DrivePlace;
 use super::snapshots::Store;
 use super::{configuration, keys, registers};
 use crate::control::screen::write_png;
@@ -96,7 +102,10 @@ pub struct Orders {
     talk: Arc<Talk>,
     has_run: bool,
     media: Vec<Option<PathBuf>>,
-    drives: Vec<Option<RemovableDrive>>,
+    /// Where the drives are, for changes of them, in the order of the configuration.
+    places: Vec<Option<DrivePlace>>,
+    /// The images that no device uses.
+    spare: Vec<Drive>,
     /// The ends of the places for characters, for people.
     pub labels: Vec<String>,
     /// Ring buffers with their names.
@@ -116,7 +125,8 @@ impl Orders {
                 .iter()
                 .map(|drive| drive.file.clone())
                 .collect(),
-            drives: configuration::removable_drives(config),
+            places: configuration::drive_places(config),
+            spare: config.spare_drives.clone(),
             config: config.clone(),
             handle: handle.clone(),
             talk: Arc::clone(talk),
@@ -223,17 +233,61 @@ impl Machine for Orders {
         force: bool,
     ) -> Result<(), String> {
         let id = &self.config.drives[drive].id;
-        let removable =
-            self.drives[drive].ok_or_else(|| format!("Device '{id}' is not removable"))?;
+        let removable = match (&self.places[drive], self.config.drives[drive].interface) {
+            (Some(DrivePlace::Removable(drive)), _) => *drive,
+            (Some(DrivePlace::Scsi(address)), Interface::ScsiCdRom) => {
+                RemovableDrive::Scsi(*address)
+            }
+            _ => return Err(format!("Device '{id}' is not removable")),
+        };
         let image = file.map(|file| configuration::medium(&self.config.drives[drive], file));
-        let request = self.handle.request_medium(MediumChange {
+        self.order(MediumChange {
             drive: removable,
             image,
             force,
-        });
-        wait_for(PATIENCE, || self.handle.medium_after(request))??;
+        })?;
         self.media[drive] = file.map(PathBuf::from);
         Ok(())
+    }
+
+    fn resize(&mut self, drive: usize, bytes: u64) -> Result<(), String> {
+        let id = &self.config.drives[drive].id;
+        let sized = match (&self.places[drive], self.config.drives[drive].interface) {
+            (Some(DrivePlace::Virtio(disk)), _) => SizedDrive::Disk(*disk),
+            (Some(DrivePlace::Scsi(address)), Interface::ScsiDisk) => SizedDrive::Scsi(*address),
+            _ => return Err(format!("Device '{id}': its size does not change")),
+        };
+        self.order(DriveOrder::Resize(sized, bytes))
+    }
+
+    fn plug_in(&mut self, mut drive: Drive) -> Result<(), String> {
+        let taken: Vec<ScsiAddress> = (self.places.iter().flatten())
+            .filter_map(DrivePlace::scsi)
+            .collect();
+        let scsi = configuration::scsi_drive(&mut drive, &taken)?;
+        let address = scsi.address;
+        self.order(DriveOrder::PlugIn(scsi))?;
+        self.media.push(drive.file.clone());
+        self.places.push(Some(DrivePlace::Scsi(address)));
+        self.config.scsi_controller = true;
+        self.config.drives.push(drive);
+        Ok(())
+    }
+
+    fn unplug(&mut self, drive: usize) -> Result<(), String> {
+        let id = &self.config.drives[drive].id;
+        let place = self.places[drive].as_ref().and_then(DrivePlace::scsi);
+        let address = place.ok_or_else(|| format!("Device '{id}' is no SCSI drive"))?;
+        self.order(DriveOrder::Unplug(address))?;
+        self.media.remove(drive);
+        self.places.remove(drive);
+        self.config.scsi_controller = true;
+        self.config.drives.remove(drive);
+        Ok(())
+    }
+
+    fn spare(&mut self) -> &mut Vec<Drive> {
+        &mut self.spare
     }
 
     fn picture(&mut self, path: &str, form: PictureForm) -> Result<(), String> {
@@ -262,6 +316,27 @@ impl Machine for Orders {
         self.offer(&[(key, down)])
     }
 
+    fn mouse(&mut self, motion: Motion) -> Result<(), String> {
+        let mut event = MouseEvent {
+            right: motion.right,
+            down: motion.down,
+            wheel: motion.wheel,
+            buttons: self.handle.mouse_buttons(),
+        };
+        for (button, down) in motion.buttons {
+            let button = match button {
+                Button::Left => Buttons::LEFT,
+                Button::Middle => Buttons::MIDDLE,
+                Button::Right => Buttons::RIGHT,
+            };
+            event.buttons.set(button, down);
+        }
+        match self.handle.mouse(&[event]) {
+            true => Ok(()),
+            false => Err("the guest reads no mouse".into()),
+        }
+    }
+
     fn save(&mut self, path: &str) -> Result<(), String> {
         self.save_to(Path::new(path))
     }
@@ -284,6 +359,11 @@ impl Machine for Orders {
     fn register(&mut self, name: &str) -> Result<Option<u64>, String> {
         let seen = self.inspect(Inspection::default())?;
         Ok(registers::value(&seen.cpu, name))
+    }
+
+    fn code_bits(&mut self) -> Result<u32, String> {
+        let seen = self.inspect(Inspection::default())?;
+        Ok(registers::code_bits(&seen.cpu))
     }
 
     fn memory(&mut self, address: u64, bytes: usize, physical: bool) -> Result<Vec<u8>, String> {
@@ -387,7 +467,10 @@ impl Machine for Orders {
     }
 
     fn tell(&mut self, event: Event) {
-        self.events.push(event);
+        // Pauses are reported wherever they come from.
+        if !matches!(event, Event::Stop | Event::Resume) {
+            self.events.push(event);
+        }
     }
 }
 
@@ -401,6 +484,11 @@ impl Orders {
             then: AfterSnapshot::Resume,
         });
         wait_for(SAVE_PATIENCE, || self.handle.snapshot_after(request))?
+    }
+
+    fn order(&self, order: impl Into<DriveOrder>) -> Result<(), String> {
+        let request = self.handle.request_drives(order);
+        wait_for(PATIENCE, || self.handle.drives_after(request))?
     }
 
     fn inspect(&self, inspection: Inspection) -> Result<Inspected, String> {

@@ -44,7 +44,7 @@ pub fn value(cpu: &CpuState, name: &str) -> Option<u64> {
     }
     Some(match name.as_str() {
         // The address of the next instruction, as for `x /2i $eip`.
-        "pc" | "rip" | "eip" => cpu.rip,
+        "pc" | "rip" | "eip" => cpu.cs().base.wrapping_add(cpu.rip),
         "eflags" | "rflags" => cpu.flags,
         "cr0" => cpu.cr0,
         "cr2" => cpu.cr2,
@@ -53,6 +53,15 @@ pub fn value(cpu: &CpuState, name: &str) -> Option<u64> {
         "efer" => cpu.efer,
         _ => return None,
     })
+}
+
+/// The size in bits of the code that runs.
+pub fn code_bits(cpu: &CpuState) -> u32 {
+    match (cpu.is_64_bit(), cpu.cs().is_big()) {
+        (true, _) => 64,
+        (false, true) => 32,
+        (false, false) => 16,
+    }
 }
 
 /// All registers, in QEMU's form.

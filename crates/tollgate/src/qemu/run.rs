@@ -178,6 +178,8 @@ impl Life<'_> {
             // The old machine's memory is freed before the new one's is allocated.
             machine.floppies.clone_from(&vm.config().floppies);
             machine.ide_drives.clone_from(&vm.config().ide_drives);
+            machine.scsi_drives.clone_from(&vm.config().scsi_drives);
+            machine.scsi_controller = vm.config().scsi_controller;
             let past = vm.into_past();
             vm = build(machine, self.ends, self.handle)?;
             vm.continue_past(past);

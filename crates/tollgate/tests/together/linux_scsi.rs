@@ -4,12 +4,32 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::support::folder::Folder;
+use crate::support::guests::guests_folder;
 use crate::support::linux::{self, DEBIAN_AMD64};
+use crate::support::session::Session;
 
 const DISK_BYTES: u64 = 24 << 20;
 
 /// The modules, each after those that it uses.
 const MODULES: &str = "scsi_common scsi_mod virtio_scsi sd_mod cdrom sr_mod";
+
+/// An initramfs with these modules and those of virtio devices.
+pub fn initramfs() -> Vec<u8> {
+    let modules = MODULES.split(' ').filter_map(|name| {
+        let path = format!("{DEBIAN_AMD64}-modules/{name}.ko");
+        let module = fs::read(guests_folder().join(path));
+        Some((format!("mnt/{name}.ko"), module.ok()?))
+    });
+    let mut files = linux::module_files(DEBIAN_AMD64);
+    files.extend(modules);
+    linux::archive_with(linux::initramfs(DEBIAN_AMD64), &files)
+}
+
+/// Loads the modules, after those of virtio devices.
+pub fn load_modules(guest: &mut Session) {
+    let load = format!("for m in {MODULES}; do [ ! -e /mnt/$m.ko ] || insmod /mnt/$m.ko; done");
+    assert_eq!(guest.shell(&load), "");
+}
 
 #[test]
 fn disks_and_discs_at_the_controller_are_read_and_written() {
@@ -17,19 +37,9 @@ fn disks_and_discs_at_the_controller_are_read_and_written() {
     let disk = folder.sparse_file("disk.img", DISK_BYTES);
     let read = folder.file("read.img", &[b'r'; 1 << 20]);
     let disc = folder.file("disc.iso", &[b'd'; 1 << 20]);
-    let files: Vec<(String, Vec<u8>)> = MODULES
-        .split(' ')
-        .filter_map(|name| {
-            let path = format!("{DEBIAN_AMD64}-modules/{name}.ko");
-            let module = fs::read(crate::support::guests::guests_folder().join(path));
-            Some((format!("mnt/{name}.ko"), module.ok()?))
-        })
-        .collect();
-    let files = [linux::module_files(DEBIAN_AMD64), files].concat();
-    let archive = linux::archive_with(linux::initramfs(DEBIAN_AMD64), &files);
     let mut command = linux::run_with_modules(&folder, DEBIAN_AMD64);
     // This initramfs has more modules than the usual one, whose file it replaces.
-    fs::write(folder.path("initrd.img"), archive).unwrap();
+    fs::write(folder.path("initrd.img"), initramfs()).unwrap();
     for drive in [
         format!("file={},if=scsi,discard=unmap,serial=S1", disk.display()),
         format!("file={},if=scsi,readonly=on,format=raw", read.display()),
@@ -39,8 +49,7 @@ fn disks_and_discs_at_the_controller_are_read_and_written() {
     }
     let mut guest = linux::boot(command);
     linux::load_modules(&mut guest);
-    let load = format!("for m in {MODULES}; do [ ! -e /mnt/$m.ko ] || insmod /mnt/$m.ko; done");
-    assert_eq!(guest.shell(&load), "");
+    load_modules(&mut guest);
     guest.shell("n=0; while [ ! -e /dev/sr0 ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done");
     // Linux looks at its disks at the same time, so their names have no order.
     for (target, name) in [(0, "w"), (1, "r")] {

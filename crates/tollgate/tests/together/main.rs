@@ -60,6 +60,7 @@ mod public_kernels;
 mod python;
 mod qemu;
 mod qemu_dos;
+mod qemu_drives;
 mod real_system;
 mod running;
 mod small_system;

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use serde_json::json;
+
+use crate::qemu::{Qmp, qemu};
 use crate::support::floppy;
 use crate::support::folder::Folder;
 use crate::support::guests::fetched;
@@ -185,4 +188,44 @@ fn the_threads_of_kolibrios_live_on_after_it_has_drawn_its_desktop() {
         });
     }
     pc.quit();
+}
+
+#[test]
+fn qmp_moves_the_mouse_and_presses_its_buttons() {
+    let folder = Folder::new();
+    let mut disk = vec![0; 1_474_560];
+    disk[..MOUSE.len()].copy_from_slice(&MOUSE);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let disk = folder.file("disk.img", &disk).display().to_string();
+    let (log, socket) = (folder.path("log"), folder.path("qmp"));
+    let (console, qmp) = (
+        format!("file:{}", log.display()),
+        format!("unix:{},server,nowait", socket.display()),
+    );
+    let words = [
+        "-fda",
+        &disk,
+        "-debugcon",
+        &console,
+        "-qmp",
+        &qmp,
+        "-display",
+        "none",
+    ];
+    let mut child = qemu(&words).spawn().unwrap();
+    let mut client = Qmp::new(&socket);
+    wait_for(&log, b"R");
+    let events = json!([
+        {"type": "rel", "data": {"axis": "x", "value": 5}},
+        {"type": "rel", "data": {"axis": "y", "value": 3}},
+        {"type": "btn", "data": {"button": "right", "down": true}},
+    ]);
+    client.ask(json!({"execute": "input-send-event", "arguments": {"events": events}}));
+    // Down is negative: the right button, the sign of Y, and 253.
+    wait_for(&log, &[0x2a, 5, 253]);
+    let line = json!({"command-line": "mouse_move -1 0"});
+    client.ask(json!({"execute": "human-monitor-command", "arguments": line}));
+    wait_for(&log, &[0x1a, 255, 0]);
+    client.ask(json!({"execute": "quit"}));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

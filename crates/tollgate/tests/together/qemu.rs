@@ -1,5 +1,6 @@
 //! Tests `tollgate-qemu`: QEMU's words, exit codes, consoles and ports, with firmware and with Linux.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -213,6 +214,8 @@ fn a_debugger_lets_a_machine_go_that_was_started_stopped() {
     assert_eq!(gdb.pointer(), 0x7c00);
     // The answer to the debugger may precede the report of the pause.
     eventually("the pause", || (ask(&mut client) == "paused").then_some(()));
+    client.event("RESUME");
+    client.event("STOP");
     gdb.ask("z0,7c00,1");
     gdb.send("c");
     assert_eq!(child.wait().unwrap().code(), Some(0x2a << 1 | 1));
@@ -414,12 +417,19 @@ fn a_machine_in_the_background_has_a_number_and_a_socket() {
 }
 
 /// A client of QMP.
-pub struct Qmp(BufReader<UnixStream>);
+pub struct Qmp {
+    stream: BufReader<UnixStream>,
+    /// Events that came before an answer.
+    events: VecDeque<Value>,
+}
 
 impl Qmp {
     /// A client that has been greeted and has negotiated capabilities.
     pub fn new(path: &Path) -> Self {
-        let mut client = Self(BufReader::new(connected(path)));
+        let mut client = Self {
+            stream: BufReader::new(connected(path)),
+            events: VecDeque::new(),
+        };
         assert!(client.next()["QMP"]["version"]["qemu"]["major"].is_u64());
         client.ask(json!({"execute": "qmp_capabilities"}));
         client
@@ -427,25 +437,34 @@ impl Qmp {
 
     fn next(&mut self) -> Value {
         let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
+        self.stream.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
     /// Sends a request and returns what is returned; events in between are dropped.
     pub fn ask(&mut self, request: Value) -> Value {
-        write!(self.0.get_mut(), "{request}").unwrap();
+        self.answer(request)["return"].clone()
+    }
+
+    /// Sends a request and returns the whole answer; events in between are kept.
+    pub fn answer(&mut self, request: Value) -> Value {
+        write!(self.stream.get_mut(), "{request}").unwrap();
         loop {
             let answer = self.next();
             if answer.get("event").is_none() {
-                return answer["return"].clone();
+                return answer;
             }
+            self.events.push_back(answer);
         }
     }
 
-    /// Waits for an event and returns its data.
-    fn event(&mut self, name: &str) -> Value {
+    /// Waits for an event and returns its data. Events before it are dropped.
+    pub fn event(&mut self, name: &str) -> Value {
         loop {
-            let answer = self.next();
+            let answer = match self.events.pop_front() {
+                Some(event) => event,
+                None => self.next(),
+            };
             if answer["event"] == name {
                 return answer["data"].clone();
             }
@@ -663,6 +682,9 @@ fn a_monitor_shows_registers_memory_and_pages() {
         human("x /4xb 0x7c00"),
         "0000000000007c00: 0xfa 0xf4 0xeb 0xfd\n"
     );
+    let code = human("x /3i 0x7c00");
+    let words: Vec<&str> = code.lines().map(|line| line[37..].trim()).collect();
+    assert_eq!(words, ["cli", "hlt", "jmp      short 7C01h"], "{code}");
     assert_eq!(human("xp /1xh $eip+0x1fc"), "0000000000007dfe: 0xaa55\n");
     assert_eq!(human("info mem"), "PG disabled\n");
     assert!(

@@ -37,6 +37,8 @@ impl Sense {
     pub const LOCKED: Self = Self::new(5, 0x53, 2);
     pub const DISC_CHANGED: Self = Self::new(6, 0x28, 0);
     pub const WAS_RESET: Self = Self::new(6, 0x29, 0);
+    /// The capacity of a disk has changed.
+    pub const OTHER_SIZE: Self = Self::new(6, 0x2a, 9);
     pub const WRITE_PROTECTED: Self = Self::new(7, 0x27, 0);
 
     const fn new(key: u8, code: u8, qualifier: u8) -> Self {
@@ -167,7 +169,7 @@ impl CdDrive {
     /// # Errors
     /// One line: the tray is locked and the guest is asked to open it, or the image cannot be used.
     /// The drive then keeps its disc.
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         name: String,
         image: Option<&DriveOptions>,

@@ -3,9 +3,9 @@
 use super::config_space::ConfigSpace;
 use crate::bus::completion::Completer;
 use crate::bus::{DeviceContext, PortClaim, SavedState, StateError};
+use crate::devices::virtio::drive_change::DriveChange;
 use std::any::Any;
 use std::ops::Range;
-use tollgate_disk::DriveOptions;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -115,11 +115,10 @@ pub trait PciFunction: Any {
     /// Handles finished work, see [`Device::complete`](crate::bus::Device::complete).
     fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
 
-    /// Replaces the image of a disk, see [`Device::change_image`](crate::bus::Device::change_image).
-    fn change_image(
+    /// Changes a drive, see [`Device::change_drive`](crate::bus::Device::change_drive).
+    fn change_drive(
         &mut self,
-        _disk: usize,
-        _image: &DriveOptions,
+        _change: &DriveChange,
         _context: &mut DeviceContext<'_>,
     ) -> Option<Result<(), String>> {
         None

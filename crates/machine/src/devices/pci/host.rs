@@ -7,10 +7,10 @@ use super::host_bridge::HostBridge;
 use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, Place, interrupt_line};
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, PortClaim, PortWidth, SavedState, StateError};
+use crate::devices::virtio::drive_change::DriveChange;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::ops::Range;
-use tollgate_disk::DriveOptions;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
@@ -451,16 +451,15 @@ impl Device for PciHost {
         });
     }
 
-    fn change_image(
+    fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         context: &mut DeviceContext<'_>,
     ) -> Option<Result<(), String>> {
         (0..self.slots.len()).find_map(|slot| {
             let mut changed = None;
             self.call(slot, context, |function, context| {
-                changed = function.change_image(disk, image, context);
+                changed = function.change_drive(change, context);
             });
             changed
         })

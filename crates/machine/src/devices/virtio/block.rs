@@ -9,6 +9,7 @@ use super::block_work::Work;
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
+use super::drive_change::{DriveChange, SizedDrive};
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use crate::devices::medium::Medium;
@@ -358,6 +359,21 @@ impl Block {
         changed.map_err(|error| error.to_string())
     }
 
+    /// Gives the image another size, after all requests are done, and announces it.
+    fn resize(&mut self, bytes: u64, queues: &mut Queues<'_>) -> Result<(), String> {
+        if let Some(medium) = &self.medium {
+            medium.wait();
+        }
+        self.take_outcomes(queues)
+            .map_err(|_| "the guest's driver has broken a rule")?;
+        let medium = self.medium.as_mut().ok_or("the disk has no image")?;
+        medium.resize(bytes)?;
+        self.sectors = medium.sectors();
+        self.config[..8].copy_from_slice(&self.sectors.to_le_bytes());
+        queues.announce_config();
+        Ok(())
+    }
+
     fn insert(&mut self, options: &DriveOptions) -> Result<(), DiskError> {
         let name = device_name(self.index, options);
         let mut config = self.config;
@@ -472,13 +488,21 @@ impl VirtioDevice for Block {
         self.take_requests(queues)
     }
 
-    fn change_image(
+    fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         queues: &mut Queues<'_>,
     ) -> Option<Result<(), String>> {
-        (disk == self.index).then(|| self.change(image, queues))
+        match change {
+            DriveChange::Image { disk, image } if *disk == self.index => {
+                Some(self.change(image, queues))
+            }
+            DriveChange::Size {
+                drive: SizedDrive::Disk(disk),
+                bytes,
+            } if *disk == self.index => Some(self.resize(*bytes, queues)),
+            _ => None,
+        }
     }
 
     fn has_pending_work(&self) -> bool {

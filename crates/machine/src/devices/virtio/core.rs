@@ -2,13 +2,13 @@
 //! to 2.4, 3.1).
 
 use super::device::{Queues, VirtioDevice};
+use super::drive_change::DriveChange;
 use super::queue::{Queue, QueueError};
 use super::{feature, status};
 use crate::bus::completion::Completer;
 use crate::bus::{SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tollgate_disk::DriveOptions;
 use tollgate_memory::GuestMemory;
 
 /// What the driver must be notified of.
@@ -223,17 +223,15 @@ impl Core {
         self.call(memory, |device, queues| device.complete(token, queues));
     }
 
-    /// Replaces the image of a disk if this is the disk with this number; see
-    /// [`VirtioDevice::change_image`].
-    pub fn change_image(
+    /// Changes a drive if the device has it; see [`VirtioDevice::change_drive`].
+    pub fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         memory: &mut GuestMemory,
     ) -> Option<Result<(), String>> {
         let mut changed = None;
         self.call(memory, |device, queues| {
-            changed = device.change_image(disk, image, queues);
+            changed = device.change_drive(change, queues);
             Ok(())
         });
         changed

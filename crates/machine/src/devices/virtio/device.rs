@@ -2,11 +2,11 @@
 
 use super::balloon::control::BalloonControl;
 use super::chain::Chain;
+use super::drive_change::DriveChange;
 use super::queue::{Queue, QueueError};
 use crate::bus::completion::Completer;
 use serde_json::Value;
 use std::sync::Arc;
-use tollgate_disk::DriveOptions;
 use tollgate_memory::GuestMemory;
 use tollgate_network::Refusals;
 use tollgate_share::RequestCounts;
@@ -135,12 +135,11 @@ pub trait VirtioDevice {
         None
     }
 
-    /// Replaces the image of a disk if this is the disk with this number. The caller's thread may open
-    /// files. Returns `None` if it is not.
-    fn change_image(
+    /// Changes a drive if this device has it. The caller's thread may open files. Returns `None` if the
+    /// device has no such drive.
+    fn change_drive(
         &mut self,
-        _disk: usize,
-        _image: &DriveOptions,
+        _change: &DriveChange,
         _queues: &mut Queues<'_>,
     ) -> Option<Result<(), String>> {
         None

@@ -3,10 +3,10 @@
 
 use super::core::Core;
 use super::device::VirtioDevice;
+use super::drive_change::DriveChange;
 use super::queue::Queue;
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
-use tollgate_disk::DriveOptions;
 use tollgate_x86::PhysicalAddress;
 
 /// The address of the first device. The others follow.
@@ -228,13 +228,12 @@ impl Device for VirtioMmio {
         self.tell(context);
     }
 
-    fn change_image(
+    fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         context: &mut DeviceContext<'_>,
     ) -> Option<Result<(), String>> {
-        let changed = self.core.change_image(disk, image, context.memory());
+        let changed = self.core.change_drive(change, context.memory());
         self.tell(context);
         changed
     }

@@ -9,13 +9,13 @@
 use super::core::Core;
 use super::device::VirtioDevice;
 use super::device_type;
+use super::drive_change::DriveChange;
 use crate::bus::completion::Completer;
 use crate::bus::{DeviceContext, SavedState, StateError};
 use crate::devices::pci::config_space::{BarKind, CONFIG_BYTES, Command, ConfigSpace, Identity};
 use crate::devices::pci::function::PciFunction;
 use crate::devices::pci::msix::MsiX;
 use serde::{Deserialize, Serialize};
-use tollgate_disk::DriveOptions;
 
 /// The vendor ID of all virtio devices.
 const VENDOR: u16 = 0x1af4;
@@ -413,13 +413,12 @@ impl PciFunction for VirtioPci {
         self.tell(context);
     }
 
-    fn change_image(
+    fn change_drive(
         &mut self,
-        disk: usize,
-        image: &DriveOptions,
+        change: &DriveChange,
         context: &mut DeviceContext<'_>,
     ) -> Option<Result<(), String>> {
-        let changed = self.core.change_image(disk, image, context.memory());
+        let changed = self.core.change_drive(change, context.memory());
         self.tell(context);
         changed
     }

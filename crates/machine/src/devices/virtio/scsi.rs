@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   queue 0: control   task management: what is unfinished is finished first
-//!   queue 1: events    buffers of the driver, for units that come and go: they do not
+//!   queue 1: events    buffers of the driver, for units that come, go and change
 //!   queue 2: requests  command ──> Unit::execute ──> Action ──> the medium's thread ──> answer
 //! ```
 //!
@@ -11,14 +11,18 @@
 //! thread, in order; all else is answered immediately. A command that fails carries the reason with
 //! its answer (automatic sense), so units keep none.
 
+mod changes;
 mod disk_answers;
 mod disk_commands;
+mod events;
+pub mod options;
 mod unit;
 
 use super::block_work::Work;
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
+use super::drive_change::DriveChange;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
 use crate::devices::ide::{Sense, fixed_sense};
@@ -30,17 +34,18 @@ use tollgate_disk::{Operation, Outcome};
 use tollgate_memory::Filling;
 use unit::{Action, Command, Saved};
 
-pub use unit::{Address, Unit};
+use events::{EVENT_BYTES, Events};
+use options::Address;
+pub use unit::Unit;
 
 /// The queues by number; further ones are for requests too.
 const CONTROL: usize = 0;
 const REQUESTS: usize = 2;
 const QUEUE_SIZES: [u16; 3] = [64, 64, 256];
-/// The sizes in bytes of a command, of the reason for a failure, and of an event, with which the
-/// driver begins (5.6.4).
+/// The sizes in bytes of a command and of the reason for a failure, with which the driver begins
+/// (5.6.4).
 const COMMAND_BYTES: usize = 32;
 const SENSE_BYTES: usize = 96;
-const EVENT_BYTES: u32 = 16;
 /// The size of a request before its data, and of an answer before its data (5.6.6.1).
 const REQUEST_BYTES: usize = 19 + COMMAND_BYTES;
 const ANSWER_BYTES: usize = 12 + SENSE_BYTES;
@@ -94,6 +99,9 @@ pub struct Scsi {
     /// The unfinished requests, by unit and by the medium's tag.
     pending: HashMap<(usize, u64), Pending>,
     pending_bytes: u64,
+    events: Events,
+    /// The way of completions to the device, for units that are plugged in.
+    completer: Option<Completer>,
 }
 
 /// The answer to a request, without the data that is already in guest memory.
@@ -158,33 +166,40 @@ fn address(bytes: [u8; 8]) -> Option<Address> {
     })
 }
 
+/// Returns the device-specific configuration of a controller with these units (5.6.4).
+fn configuration(units: &[Unit]) -> Vec<u8> {
+    let last = units.iter().map(|unit| unit.address.target).max();
+    let last_lun = units.iter().map(|unit| unit.address.lun).max();
+    // One request queue.
+    let mut config = 1u32.to_le_bytes().to_vec();
+    for value in [
+        MAX_SEGMENTS,
+        disk_answers::MAX_TRANSFER_BLOCKS,
+        u32::from(QUEUE_SIZES[REQUESTS]) / 2,
+        EVENT_BYTES,
+        SENSE_BYTES as u32,
+        COMMAND_BYTES as u32,
+    ] {
+        config.extend(value.to_le_bytes());
+    }
+    // All targets are on one channel.
+    config.extend([0, 0]);
+    config.extend(u16::from(last.unwrap_or(0)).to_le_bytes());
+    config.extend(u32::from(last_lun.unwrap_or(0)).to_le_bytes());
+    config
+}
+
 impl Scsi {
     /// Makes a controller with these units.
     pub fn new(mut units: Vec<Unit>) -> Self {
         units.sort_by_key(|unit| unit.address);
-        let last = units.iter().map(|unit| unit.address.target).max();
-        let last_lun = units.iter().map(|unit| unit.address.lun).max();
-        // One request queue.
-        let mut config = 1u32.to_le_bytes().to_vec();
-        for value in [
-            MAX_SEGMENTS,
-            disk_answers::MAX_TRANSFER_BLOCKS,
-            u32::from(QUEUE_SIZES[REQUESTS]) / 2,
-            EVENT_BYTES,
-            SENSE_BYTES as u32,
-            COMMAND_BYTES as u32,
-        ] {
-            config.extend(value.to_le_bytes());
-        }
-        // All targets are on one channel.
-        config.extend([0, 0]);
-        config.extend(u16::from(last.unwrap_or(0)).to_le_bytes());
-        config.extend(u32::from(last_lun.unwrap_or(0)).to_le_bytes());
         Self {
-            config,
+            config: configuration(&units),
             units,
             pending: HashMap::new(),
             pending_bytes: 0,
+            events: Events::default(),
+            completer: None,
         }
     }
 
@@ -510,7 +525,7 @@ impl VirtioDevice for Scsi {
     }
 
     fn features(&self) -> u64 {
-        0
+        events::FEATURES
     }
 
     fn queue_sizes(&self) -> &[u16] {
@@ -525,7 +540,7 @@ impl VirtioDevice for Scsi {
         match queue {
             CONTROL => self.take_control(queues),
             REQUESTS => self.take_requests(queues),
-            // Buffers for events stay in their queue.
+            events::QUEUE => self.events.take_buffers(queues),
             _ => Ok(()),
         }
     }
@@ -534,6 +549,15 @@ impl VirtioDevice for Scsi {
         for unit in &mut self.units {
             unit.connect(completer.clone());
         }
+        self.completer = Some(completer);
+    }
+
+    fn change_drive(
+        &mut self,
+        change: &DriveChange,
+        queues: &mut Queues<'_>,
+    ) -> Option<Result<(), String>> {
+        self.change(change, queues)
     }
 
     fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
@@ -554,13 +578,14 @@ impl VirtioDevice for Scsi {
 
     fn save(&self) -> Value {
         let units: Vec<Saved> = self.units.iter().map(Unit::save).collect();
-        serde_json::to_value(units).unwrap_or_default()
+        serde_json::to_value((units, self.events.missed)).unwrap_or_default()
     }
 
     fn restore(&mut self, saved: &Value) -> bool {
-        let Ok(saved) = Vec::<Saved>::deserialize(saved) else {
+        let Ok((saved, missed)) = <(Vec<Saved>, bool)>::deserialize(saved) else {
             return false;
         };
+        self.events.missed = missed;
         let mut pairs = self.units.iter_mut().zip(&saved);
         let fits = pairs.all(|(unit, saved)| unit.restore(*saved));
         fits && saved.len() == self.units.len()
@@ -573,6 +598,7 @@ impl VirtioDevice for Scsi {
         }
         self.pending.clear();
         self.pending_bytes = 0;
+        self.events = Events::default();
         for unit in &mut self.units {
             unit.reset();
         }

@@ -7,5 +7,6 @@ mod hostile;
 mod mmio;
 mod net;
 mod scsi;
+mod scsi_events;
 mod transport;
 mod vsock;

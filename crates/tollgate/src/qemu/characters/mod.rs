@@ -27,7 +27,7 @@ use tollgate_confine::ThreadKind;
 use tollgate_host_facts::file_words::writing;
 use tollgate_machine::config::{OnLoss, PortOptions, PortTarget};
 use tollgate_machine::vm::{Consoles, Vm};
-use tollgate_machine::vm_handle::VmHandle;
+use tollgate_machine::vm_handle::{State, VmHandle};
 use tollgate_qemu_words::monitor::{Event, Hmp, Qmp};
 use tollgate_qemu_words::{Configuration, MonitorMode};
 
@@ -179,6 +179,19 @@ impl Characters {
             events: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
+        // A monitor, a control client or a debugger stops the machine, or lets it continue.
+        let (told, handle) = (Arc::clone(&shared), self.handle.clone());
+        let was_paused = AtomicBool::new(self.orders.configuration().paused);
+        self.handle.add_listener(Arc::new(move || {
+            let (is_paused, event) = match handle.status().state {
+                State::Paused => (true, Event::Stop),
+                State::Running | State::Halted => (false, Event::Resume),
+                State::Starting | State::Stopped => return,
+            };
+            if was_paused.swap(is_paused, Ordering::AcqRel) != is_paused {
+                told.tell(event);
+            }
+        }));
         let entry = tollgate_confine::entry_of_child(ThreadKind::Main);
         let thread = Builder::new().name("characters".into()).spawn(move || {
             entry.enter();
@@ -245,6 +258,14 @@ struct Shared {
     events: Mutex<Vec<Event>>,
 }
 
+impl Shared {
+    fn tell(&self, event: Event) {
+        let events = self.events.lock();
+        events.unwrap_or_else(PoisonError::into_inner).push(event);
+        host::raise(self.bell.as_fd());
+    }
+}
+
 /// The thread. Dropping this, after the guest's ends, waits until the guest's last output is
 /// written.
 pub struct Running {
@@ -255,9 +276,7 @@ pub struct Running {
 impl Running {
     /// Tells programs at monitors what happened.
     pub fn tell(&self, event: Event) {
-        let events = self.shared.events.lock();
-        events.unwrap_or_else(PoisonError::into_inner).push(event);
-        host::raise(self.shared.bell.as_fd());
+        self.shared.tell(event);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A logical unit of the controller: a disk, or a CD-ROM drive, and the commands that both have.
 
 use super::disk_answers::{self as answers, Identity, TYPE_CD_ROM, TYPE_DISK};
+use super::options::{Address, ScsiDrive, ScsiKind};
 use crate::bus::completion::Completer;
 use crate::devices::ide::{CdDrive, CdReply, Condition, Sense, fixed_sense};
 use crate::devices::medium::{Medium, SECTOR};
@@ -93,15 +94,6 @@ enum Kind {
     CdDrive(CdDrive),
 }
 
-/// The address of a unit: its target, and its number there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Address {
-    /// The number of the target.
-    pub target: u8,
-    /// The number of the unit in the target, less than 16384.
-    pub lun: u16,
-}
-
 /// The saved state of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Saved {
@@ -120,6 +112,18 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// Opens a drive.
+    ///
+    /// # Errors
+    /// The image cannot be used.
+    pub fn open(drive: &ScsiDrive) -> Result<Self, DiskError> {
+        let name = name(drive.address, drive.image());
+        match &drive.kind {
+            ScsiKind::Disk(options) => Self::disk(drive.address, name, options),
+            ScsiKind::CdRom(disc) => Self::cd_drive(drive.address, name, disc.as_ref()),
+        }
+    }
+
     /// Opens a disk. `name` appears in lines on standard error about failures of the host.
     ///
     /// # Errors
@@ -173,6 +177,35 @@ impl Unit {
         match &mut self.kind {
             Kind::Disk(disk) => disk.medium.connect(completer),
             Kind::CdDrive(drive) => drive.connect(completer),
+        }
+    }
+
+    /// Gives a disk another size in bytes, which the next command reports. No request may be
+    /// unfinished.
+    ///
+    /// # Errors
+    /// One line: the unit is no disk, or the image cannot have this size.
+    pub(super) fn resize(&mut self, bytes: u64) -> Result<(), String> {
+        let Kind::Disk(disk) = &mut self.kind else {
+            return Err("a CD-ROM has the size that it has".into());
+        };
+        disk.medium.resize(bytes)?;
+        self.attention = Some(Sense::OTHER_SIZE);
+        Ok(())
+    }
+
+    /// Replaces the disc of a CD-ROM drive, or removes it. No request may be unfinished.
+    ///
+    /// # Errors
+    /// One line: the unit is no CD-ROM drive, the guest has locked it, or the image cannot be used.
+    pub(super) fn change_disc(
+        &mut self,
+        image: Option<&DriveOptions>,
+        force: bool,
+    ) -> Result<(), String> {
+        match &mut self.kind {
+            Kind::Disk(_) => Err("a disk is not removable".into()),
+            Kind::CdDrive(drive) => drive.change(name(self.address, image), image, force),
         }
     }
 
@@ -269,6 +302,14 @@ impl Unit {
             true => Action::Done,
             false => Action::Data(data),
         }
+    }
+}
+
+/// The name of a unit in lines on standard error.
+fn name(Address { target, lun }: Address, image: Option<&DriveOptions>) -> String {
+    match image {
+        Some(image) => format!("scsi {target}:{lun} ({})", image.path.display()),
+        None => format!("scsi {target}:{lun}"),
     }
 }
 

@@ -3,7 +3,8 @@
 
 use super::driver::{AVAILABLE, BAR, DATA, DESCRIPTORS, Driver, HEADER, NEXT};
 use super::driver::{STATUS, TempFile, USED, WRITE};
-use crate::devices::virtio::scsi::{Address, Scsi, Unit};
+use crate::devices::virtio::scsi::options::Address;
+use crate::devices::virtio::scsi::{Scsi, Unit};
 use tollgate_disk::DriveOptions;
 
 /// Writable bytes of an answer before its data.
