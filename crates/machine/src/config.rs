@@ -37,8 +37,8 @@ pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, Shad
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::refusals::Protocol;
 pub use tollgate_network::{
-    HostForward, MacAddress, NetworkKind, NetworkOptions, RefusalLines, Refused, RefusedList, Rule,
-    Rules, Transport, UserOptions, VsockOptions,
+    HostForward, MacAddress, NetworkBoot, NetworkKind, NetworkOptions, RefusalLines, Refused,
+    RefusedList, Rule, Rules, Transport, UserOptions, VsockOptions,
 };
 pub use tollgate_share::{SecurityModel, ShareOptions, ShareProtocol};
 pub use tollgate_x86::Paravirtual;

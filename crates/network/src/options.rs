@@ -89,6 +89,25 @@ pub struct UserOptions {
     /// Whether refused destinations are shown while the machine runs.
     #[serde(default)]
     pub refusal_lines: RefusalLines,
+    /// What firmware finds to load.
+    #[serde(default)]
+    pub boot: NetworkBoot,
+}
+
+/// What a user network offers to firmware that boots from it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NetworkBoot {
+    /// The folder whose files the gateway serves by TFTP.
+    pub tftp: Option<PathBuf>,
+    /// The name of the file that DHCP names: the program that firmware loads.
+    pub file: Option<String>,
+    /// The name of the TFTP server that DHCP names. Firmware uses the gateway's address otherwise.
+    pub server_name: Option<String>,
+}
+
+impl NetworkBoot {
+    /// The maximum size of a name in bytes.
+    pub const MAX_NAME_BYTES: usize = 127;
 }
 
 /// Whether each destination that is refused for the first time is shown as a line.

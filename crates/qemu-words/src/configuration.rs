@@ -158,6 +158,17 @@ pub struct Forward {
     pub guest_port: u16,
 }
 
+/// What a user network offers to firmware that boots from it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NetworkBoot {
+    /// The folder that is served by TFTP.
+    pub tftp: Option<PathBuf>,
+    /// The name of the file that firmware loads.
+    pub file: Option<String>,
+    /// The name of the TFTP server, if it is not the gateway.
+    pub server_name: Option<String>,
+}
+
 /// The other end of an adapter's cable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NetworkKind {
@@ -167,6 +178,8 @@ pub enum NetworkKind {
         forwards: Vec<Forward>,
         /// Whether the guest reaches nothing outside.
         restrict: bool,
+        /// What firmware finds to load.
+        boot: NetworkBoot,
     },
     /// A stream socket at a path that carries frames.
     Socket(PathBuf),

@@ -52,10 +52,21 @@ pub fn begin(how: Confinement, config: &VmConfig, exit_code: u8) -> Result<(), F
             false => TreeAccess::Write,
         },
     });
+    let folders = config
+        .networks
+        .iter()
+        .filter_map(|network| match &network.kind {
+            NetworkKind::User(user) => user.boot.tftp.clone(),
+            _ => None,
+        });
+    let folders = folders.map(|path| Tree {
+        path,
+        access: TreeAccess::Read,
+    });
     let mut networks = config.networks.iter();
     confine::begin(Setup {
         confine,
-        trees: trees.collect(),
+        trees: trees.chain(folders).collect(),
         has_program: networks.any(|network| matches!(network.kind, NetworkKind::Passt)),
         launcher,
         locks_memory: is_secret,

@@ -3,17 +3,30 @@
 use super::addresses::{DNS, GATEWAY, GUEST, PREFIX};
 use super::neighbours::GATEWAY_MAC;
 use super::packet;
+use crate::options::NetworkBoot;
 use smoltcp::wire::{
-    DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress,
-    EthernetProtocol, Ipv4Address, Ipv4Cidr, UdpPacket,
+    DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr,
+    EthernetAddress, EthernetProtocol, Ipv4Address, Ipv4Cidr, UdpPacket,
 };
 use std::net::Ipv4Addr;
 
 /// The duration of the lease in seconds.
 const LEASE: u32 = 86_400;
 
-/// Returns the frame that answers a datagram, if the datagram is for the server.
-pub fn answer(mac: EthernetAddress, datagram: &[u8], destination: Ipv4Address) -> Option<Vec<u8>> {
+/// Options that name what firmware loads (RFC 2132, 9.4 and 9.5).
+const TFTP_SERVER_NAME: u8 = 66;
+const BOOT_FILE_NAME: u8 = 67;
+/// The place of the boot file's name in a message, before the options (RFC 2131, 2).
+const BOOT_FILE: std::ops::Range<usize> = 108..236;
+
+/// Returns the frame that answers a datagram, if the datagram is for the server. `boot` is what
+/// firmware loads.
+pub fn answer(
+    mac: EthernetAddress,
+    datagram: &[u8],
+    destination: Ipv4Address,
+    boot: &NetworkBoot,
+) -> Option<Vec<u8>> {
     let datagram = UdpPacket::new_checked(datagram).ok()?;
     let is_for_us = datagram.dst_port() == DHCP_SERVER_PORT
         && (destination == Ipv4Addr::BROADCAST || destination == GATEWAY);
@@ -22,11 +35,29 @@ pub fn answer(mac: EthernetAddress, datagram: &[u8], destination: Ipv4Address) -
     }
     let message = DhcpPacket::new_checked(datagram.payload()).ok()?;
     let message = DhcpRepr::parse(&message).ok()?;
-    let reply = reply(&message)?;
+    let mut reply = reply(&message)?;
+    let names = [
+        (TFTP_SERVER_NAME, &boot.server_name),
+        (BOOT_FILE_NAME, &boot.file),
+    ];
+    let names = names.into_iter().filter_map(|(kind, name)| {
+        let data = name.as_ref()?.as_bytes();
+        Some(DhcpOption { kind, data })
+    });
+    let names: Vec<DhcpOption<'_>> = names.collect();
+    let is_nak = reply.message_type == DhcpMessageType::Nak;
+    if !is_nak {
+        reply.additional_options = &names;
+    }
     let mut bytes = vec![0; reply.buffer_len()];
     reply
         .emit(&mut DhcpPacket::new_unchecked(&mut bytes[..]))
         .ok()?;
+    if let (Some(file), false) = (&boot.file, is_nak) {
+        // It ends with a zero.
+        let room = bytes.get_mut(BOOT_FILE)?;
+        room.get_mut(..file.len())?.copy_from_slice(file.as_bytes());
+    }
     // The client has no address yet, or loses the one that it has, so the answer is broadcast. Only
     // a client that sends from an address gets it there.
     let to = match reply.message_type {

@@ -4,7 +4,7 @@
 //! ```text
 //!   frames of the guest
 //!     |-- ARP, neighbours ------ answered here (neighbours)
-//!     |-- DHCP ----------------- answered here (dhcp)
+//!     |-- DHCP, TFTP ----------- answered here (dhcp, tftp)
 //!     |-- fragments ------------ kept until their packet is whole (reassembly)
 //!     |-- echo requests -------- answered here, or a ping socket (echo)
 //!     |-- UDP ------------------ a socket for each of the guest's ports (udp)
@@ -44,6 +44,8 @@ mod queries;
 mod reassembly;
 mod resolver;
 mod tcp;
+mod tftp;
+mod tftp_files;
 mod token;
 mod turns;
 mod udp;
@@ -54,7 +56,7 @@ mod tests;
 use crate::descriptor_limit::raise_descriptor_limit;
 use crate::error::NetworkError;
 use crate::link::Wire;
-use crate::options::{HostForward, MacAddress, Transport, UserOptions};
+use crate::options::{HostForward, MacAddress, NetworkBoot, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
 use crate::refusals::Refusals;
 use addresses::Addresses;
@@ -64,7 +66,7 @@ use guest_side::GuestSide;
 use neighbours::Neighbours;
 use reassembly::Reassembly;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet,
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket,
 };
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -93,6 +95,9 @@ pub struct Network {
     forwards: Vec<SocketAddr>,
     tcp: tcp::Connections,
     udp: udp::Sockets,
+    /// What firmware finds to load, and the server that it loads from.
+    boot: NetworkBoot,
+    tftp: Option<tftp::Server>,
     echo: echo::Sockets,
     reassembly: Reassembly,
     /// The datagram sockets that may have something to read.
@@ -137,6 +142,12 @@ impl Network {
             })?;
             forwards.push(address);
         }
+        let tftp = options.boot.tftp.as_deref();
+        let tftp = tftp.map(|folder| {
+            let refused = |error| NetworkError::new(format!("tftp={}", folder.display()), error);
+            tftp::Server::open(folder).map_err(refused)
+        });
+        let tftp = tftp.transpose()?;
         let started = Instant::now();
         Ok(Self {
             context: Context {
@@ -153,6 +164,8 @@ impl Network {
             forwards,
             tcp: tcp::Connections::default(),
             udp,
+            boot: options.boot.clone(),
+            tftp,
             echo: echo::Sockets::default(),
             reassembly: Reassembly::default(),
             turns: Turns::default(),
@@ -312,7 +325,7 @@ impl Network {
         let context = &mut self.context;
         if is_whole
             && packet.next_header() == IpProtocol::Udp
-            && let Some(reply) = dhcp::answer(mac, packet.payload(), packet.dst_addr())
+            && let Some(reply) = dhcp::answer(mac, packet.payload(), packet.dst_addr(), &self.boot)
         {
             context.wire.send(crate::Frame::new(reply));
             return;
@@ -392,6 +405,8 @@ impl Network {
                     context,
                 );
             }
+            IpProtocol::Udp
+                if serve_tftp(&mut self.tftp, (source, destination), payload, context) => {}
             IpProtocol::Udp => {
                 self.udp
                     .packet(source, destination, packet, payload, context);
@@ -405,6 +420,28 @@ impl Network {
             _ => {}
         }
     }
+}
+
+/// Answers a datagram of the guest for the TFTP server. Returns false if it is another one.
+fn serve_tftp(
+    server: &mut Option<tftp::Server>,
+    (source, destination): (IpAddr, IpAddr),
+    payload: &[u8],
+    context: &Context,
+) -> bool {
+    let (Some(server), Ok(datagram)) = (server, UdpPacket::new_checked(payload)) else {
+        return false;
+    };
+    let own = SocketAddr::new(addresses::GATEWAY.into(), tftp::PORT);
+    let guest = SocketAddr::new(source, datagram.src_port());
+    if SocketAddr::new(destination, datagram.dst_port()) != own {
+        return false;
+    }
+    let answer = server.answer(guest, datagram.payload(), context.now);
+    if let Some(packet) = answer.and_then(|answer| packet::udp(own, guest, &answer)) {
+        context.send_packet(&packet);
+    }
+    true
 }
 
 /// Returns the guest's end of a forwarded port.

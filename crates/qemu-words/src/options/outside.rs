@@ -48,7 +48,7 @@ pub const NETWORK: &[Row] = &[
         &[],
         "type,id=id...",
         Partly,
-        "user (hostfwd, restrict; net, host, dns and dhcpstart only with their usual values), tap (ifname, fd), stream and socket (a Unix socket or fd as a client); others are refused",
+        "user (hostfwd, restrict, tftp, bootfile, tftp-server-name; net, host, dns and dhcpstart only with their usual values), tap (ifname, fd), stream and socket (a Unix socket or fd as a client); others are refused",
     ),
     row(
         "nic",

@@ -1,7 +1,7 @@
 //! Networks: `-netdev`, `-nic` and `-net`.
 
 use crate::build::Builder;
-use crate::configuration::{Forward, MachineKind, Network, NetworkKind};
+use crate::configuration::{Forward, MachineKind, Network, NetworkBoot, NetworkKind};
 use crate::key_values::KeyValues;
 use crate::refusal::Refusal;
 use std::net::IpAddr;
@@ -89,6 +89,14 @@ fn forward(text: &str) -> Result<Forward, Refusal> {
     })
 }
 
+/// A name that DHCP passes on.
+fn passed_on(key: &str, name: String) -> Result<String, Refusal> {
+    match name.len() <= 127 && !name.contains('\0') {
+        true => Ok(name),
+        false => Err(format!("{key}: a name has at most 127 bytes").into()),
+    }
+}
+
 /// Reads what is at the other end of a cable.
 fn kind(name: &str, list: &mut KeyValues) -> Result<NetworkKind, Refusal> {
     let kind = match name {
@@ -106,19 +114,26 @@ fn kind(name: &str, list: &mut KeyValues) -> Result<NetworkKind, Refusal> {
                     return Err(format!("{key}={value}: it is always {}", values[0]).into());
                 }
             }
-            for key in [
-                "guestfwd",
-                "tftp",
-                "bootfile",
-                "smb",
-                "smbserver",
-                "dnssearch",
-            ] {
+            let boot = NetworkBoot {
+                tftp: list.take("tftp").map(Into::into),
+                file: list
+                    .take("bootfile")
+                    .map(|it| passed_on("bootfile", it))
+                    .transpose()?,
+                server_name: (list.take("tftp-server-name"))
+                    .map(|it| passed_on("tftp-server-name", it))
+                    .transpose()?,
+            };
+            for key in ["guestfwd", "smb", "smbserver", "dnssearch"] {
                 if list.take(key).is_some() {
                     return Err(format!("{key}: user networks do not have it").into());
                 }
             }
-            NetworkKind::User { forwards, restrict }
+            NetworkKind::User {
+                forwards,
+                restrict,
+                boot,
+            }
         }
         "tap" => match (list.take("fd"), list.take("ifname")) {
             (Some(number), _) => NetworkKind::Descriptor(descriptor(&number)?),
@@ -204,6 +219,7 @@ impl Builder {
                 kind: NetworkKind::User {
                     forwards: Vec::new(),
                     restrict: false,
+                    boot: NetworkBoot::default(),
                 },
                 mac: None,
             });

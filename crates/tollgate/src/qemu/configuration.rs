@@ -6,9 +6,9 @@ use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
     Cache, DebugPlaces, DriveOptions, Format, HostForward, IdeDrive, MacAddress,
-    MemoryBackingChoice, NetworkKind, NetworkOptions, OptionalDevice, Paravirtual, PortRange,
-    RtcBase, ScsiAddress, ScsiDrive, ScsiKind, SecurityModel, ShareOptions, ShareProtocol,
-    Transport, TripleFaultAction, UserOptions, VmConfig,
+    MemoryBackingChoice, NetworkBoot, NetworkKind, NetworkOptions, OptionalDevice, Paravirtual,
+    PortRange, RtcBase, ScsiAddress, ScsiDrive, ScsiKind, SecurityModel, ShareOptions,
+    ShareProtocol, Transport, TripleFaultAction, UserOptions, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm_handle::RemovableDrive;
@@ -326,7 +326,11 @@ fn floppies(config: &Configuration) -> Result<Vec<Option<DriveOptions>>, Failure
 
 fn network(network: &words::Network) -> Result<NetworkOptions, Failure> {
     let kind = match &network.kind {
-        words::NetworkKind::User { forwards, restrict } => {
+        words::NetworkKind::User {
+            forwards,
+            restrict,
+            boot,
+        } => {
             let forwards = forwards.iter().map(|forward| HostForward {
                 transport: match forward.is_udp {
                     true => Transport::Udp,
@@ -339,6 +343,11 @@ fn network(network: &words::Network) -> Result<NetworkOptions, Failure> {
             NetworkKind::User(UserOptions {
                 forwards: forwards.collect(),
                 restrict: *restrict,
+                boot: NetworkBoot {
+                    tftp: boot.tftp.clone(),
+                    file: boot.file.clone(),
+                    server_name: boot.server_name.clone(),
+                },
                 ..UserOptions::default()
             })
         }

@@ -182,7 +182,8 @@ mod tests {
         cpu.flags = 0x0844;
         assert_eq!(value(&cpu, "rax"), Some(0x1_2345_6789));
         assert_eq!(value(&cpu, "eax"), Some(0x2345_6789));
-        assert_eq!(value(&cpu, "pc"), Some(0xfff0));
+        // The linear address, as in QEMU.
+        assert_eq!(value(&cpu, "pc"), Some(0xffff_fff0));
         assert_eq!(value(&cpu, "cs"), Some(0xf000));
         assert_eq!(value(&cpu, "foo"), None);
         let shown = text(&cpu, false);

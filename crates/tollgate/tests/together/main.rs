@@ -59,6 +59,7 @@ mod program_names;
 mod public_kernels;
 mod python;
 mod qemu;
+mod qemu_cloud;
 mod qemu_dos;
 mod qemu_drives;
 mod real_system;

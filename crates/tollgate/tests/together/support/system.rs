@@ -60,6 +60,15 @@ pub fn uefi() -> Option<PathBuf> {
     made("uefi", "uefi", "scripts/get-uefi")
 }
 
+/// The folder of Debian's image with cloud-init and a seed for it. `None`: it was not made, and the
+/// test that needs it is skipped.
+///
+/// # Panics
+/// The folder is missing although [`is_promised`] says that it exists.
+pub fn cloud_image() -> Option<PathBuf> {
+    made("cloud-image", "cloud-image", "scripts/get-cloud-image")
+}
+
 /// The folder of what a script makes, if it is complete.
 fn made(name: &str, folder: &str, script: &str) -> Option<PathBuf> {
     let folder = guests_folder().join(folder);
