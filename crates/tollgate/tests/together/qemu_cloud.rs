@@ -42,12 +42,15 @@ fn boot(image: &Path, words: &[String]) {
     guest.type_line("root");
     guest.wait_for("Password: ");
     guest.type_line("seed");
-    guest.wait_for("root@seeded:");
+    guest.wait_for("root@seeded:~# ");
     guest.type_line(
         "exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin PS1='# ' sh",
     );
+    // What follows is the shell's answer, and no longer the line as it was typed.
+    guest.wait_for("PS1='# ' sh");
     guest.wait_for("# ");
     guest.type_line("stty -onlcr");
+    guest.wait_for("stty -onlcr");
     guest.wait_for("# ");
     guest.shell("dmesg -n 1");
     assert_eq!(guest.shell("cloud-init status --wait"), "status: done");
