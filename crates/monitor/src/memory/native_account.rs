@@ -17,8 +17,6 @@ use super::native_prices::{NativePrices, NativeWork};
 const FIRST_AFTER: u64 = 6_000_000;
 /// Nanoseconds that it must run translated before its second trial.
 const SECOND_AFTER: u64 = 40_000_000;
-/// The same if its program is known not to gain, from another space: a start takes less.
-const SECOND_AFTER_IF_KNOWN: u64 = 200_000_000;
 /// By how much longer it must run before each trial after that: numerator and denominator.
 const LONGER: (u64, u64) = (3, 2);
 /// Upper limit for that time, in nanoseconds.
@@ -210,12 +208,6 @@ impl NativeAccount {
             program: self.program,
             trial: None,
         };
-    }
-
-    /// Does the same without a trial, because the program has failed in another space.
-    pub(super) fn fail_as_known(&mut self) {
-        self.fail();
-        self.after = SECOND_AFTER_IF_KNOWN;
     }
 
     /// Ends a trial that cannot be made.
