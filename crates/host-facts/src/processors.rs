@@ -88,6 +88,19 @@ pub fn time_of_children() -> f64 {
 #[derive(Clone)]
 pub struct Affinity(libc::cpu_set_t);
 
+impl PartialEq for Affinity {
+    fn eq(&self, other: &Self) -> bool {
+        // SAFETY: it only reads both sets.
+        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
+    }
+}
+
+impl std::fmt::Debug for Affinity {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_set().entries(self.processors()).finish()
+    }
+}
+
 impl Affinity {
     /// The processors of the calling thread.
     ///
@@ -95,10 +108,19 @@ impl Affinity {
     ///
     /// Those of sched_getaffinity(2).
     pub fn current() -> io::Result<Self> {
+        Self::of(0)
+    }
+
+    /// The processors of a task of this host, by its number.
+    ///
+    /// # Errors
+    ///
+    /// Those of sched_getaffinity(2), such as EINVAL if they do not fit into a set.
+    pub fn of(task: i32) -> io::Result<Self> {
         // SAFETY: cpu_set_t is an array of integers, for which zero is valid.
         let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
         // SAFETY: `set` is writable and has the size that is passed.
-        let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+        let result = unsafe { libc::sched_getaffinity(task, size_of_val(&set), &mut set) };
         if result == 0 {
             Ok(Self(set))
         } else {
@@ -131,8 +153,17 @@ impl Affinity {
     ///
     /// Those of sched_setaffinity(2), such as EINVAL if the host has no such processor.
     pub fn apply(&self) -> io::Result<()> {
+        self.apply_to(0)
+    }
+
+    /// Restricts a task of this host to these processors, by its number.
+    ///
+    /// # Errors
+    ///
+    /// Those of sched_setaffinity(2), such as EPERM if the task is another user's.
+    pub fn apply_to(&self, task: i32) -> io::Result<()> {
         // SAFETY: the set is readable and has the size that is passed.
-        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) };
+        let result = unsafe { libc::sched_setaffinity(task, size_of_val(&self.0), &self.0) };
         if result == 0 {
             Ok(())
         } else {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use tollgate_host_facts::processors::Affinity;
 
 /// A word of those that the kernel gave this program when it started; 0 if there is none.
 pub fn auxiliary(kind: libc::c_ulong) -> u64 {
@@ -22,65 +23,10 @@ pub fn current_processor() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// A set of processors.
-#[derive(Clone, Copy)]
-pub struct Processors(libc::cpu_set_t);
-
-impl PartialEq for Processors {
-    fn eq(&self, other: &Self) -> bool {
-        // SAFETY: it only reads both sets.
-        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
-    }
-}
-
-impl std::fmt::Debug for Processors {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // SAFETY: it only reads the set, and the numbers are within it.
-        let is_in = |it: &usize| unsafe { libc::CPU_ISSET(*it, &self.0) };
-        let numbers = (0..libc::CPU_SETSIZE as usize).filter(is_in);
-        formatter.debug_set().entries(numbers).finish()
-    }
-}
-
-impl Processors {
-    /// One processor; nothing if its number is too large for a set.
-    pub fn one(processor: usize) -> Option<Self> {
-        if processor >= libc::CPU_SETSIZE as usize {
-            return None;
-        }
-        // SAFETY: an all-zero set is an empty one, and the number is within it.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(processor, &mut set);
-            Some(Self(set))
-        }
-    }
-
-    /// The processors that the calling thread may use; nothing if they do not fit into a set.
-    pub fn of_caller() -> Option<Self> {
-        // SAFETY: an all-zero set is an empty one, and the call writes to it.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            let result = libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
-            (result == 0).then_some(Self(set))
-        }
-    }
-
-    /// Binds the calling thread to these processors. Returns whether the kernel has done it.
-    pub fn bind_caller(&self) -> bool {
-        self.bind(0)
-    }
-
-    fn bind(&self, task: i32) -> bool {
-        // SAFETY: the call reads the set.
-        unsafe { libc::sched_setaffinity(task, size_of_val(&self.0), &raw const self.0) == 0 }
-    }
-}
-
 /// Binds a task to a processor. If the kernel refuses, it stays where it was.
 pub fn bind(task: i32, processor: usize) {
-    if let Some(processor) = Processors::one(processor) {
-        processor.bind(task);
+    if let Some(processor) = Affinity::only(processor) {
+        let _ = processor.apply_to(task);
     }
 }
 

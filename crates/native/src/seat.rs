@@ -7,9 +7,10 @@
 //! It lets itself go when it has other things to do ([`leave_seat`]), and for one entry from time to time, so
 //! that Linux can spread the load.
 
-use crate::host::{self, Processors};
+use crate::host;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
+use tollgate_host_facts::processors::Affinity;
 
 /// How long the thread stays before Linux may move it.
 const STAY: Duration = Duration::from_millis(50);
@@ -27,7 +28,7 @@ enum Seat {
 struct Kept {
     processor: usize,
     /// The processors that the thread may use otherwise.
-    before: Processors,
+    before: Affinity,
     since: Instant,
 }
 
@@ -38,9 +39,10 @@ thread_local! {
 impl Kept {
     /// Binds the thread to the processor that it is on; nothing if the host does not allow it.
     fn new() -> Option<Self> {
-        let before = Processors::of_caller()?;
+        let before = Affinity::current().ok()?;
         let processor = host::current_processor()?;
-        Processors::one(processor)?.bind_caller().then(|| Self {
+        Affinity::only(processor)?.apply().ok()?;
+        Some(Self {
             processor,
             before,
             since: Instant::now(),
@@ -49,9 +51,9 @@ impl Kept {
 
     /// Lets the thread go, unless it was bound from outside in the meantime.
     fn leave(&self) {
-        let bound = Processors::one(self.processor);
-        if bound.is_some() && Processors::of_caller() == bound {
-            self.before.bind_caller();
+        let bound = Affinity::only(self.processor);
+        if bound.is_some() && Affinity::current().ok() == bound {
+            let _ = self.before.apply();
         }
     }
 }
@@ -107,50 +109,50 @@ mod tests {
 
     #[test]
     fn a_thread_stays_until_it_leaves() {
-        let before = Processors::of_caller();
+        let before = Affinity::current().ok();
         let seat = keep().expect("a processor");
-        assert_eq!(Processors::of_caller(), Processors::one(seat));
+        assert_eq!(Affinity::current().ok(), Affinity::only(seat));
         for _ in 0..100 {
             std::thread::yield_now();
             assert_eq!((keep(), keep_for_entry()), (Some(seat), Some(seat)));
             assert_eq!(host::current_processor(), Some(seat));
         }
         leave_seat();
-        assert_eq!(Processors::of_caller(), before);
+        assert_eq!(Affinity::current().ok(), before);
         leave_seat();
-        assert_eq!(Processors::of_caller(), before);
+        assert_eq!(Affinity::current().ok(), before);
     }
 
     #[test]
     fn it_is_free_for_one_entry_from_time_to_time() {
-        let before = Processors::of_caller();
+        let before = Affinity::current().ok();
         let seat = keep().expect("a processor");
         std::thread::sleep(STAY + Duration::from_millis(1));
         assert_eq!(keep(), Some(seat), "no entry");
         keep_for_entry();
-        assert_eq!(Processors::of_caller(), before);
+        assert_eq!(Affinity::current().ok(), before);
         keep();
-        assert_eq!(Processors::of_caller(), before, "the entry has not ended");
+        assert_eq!(Affinity::current().ok(), before, "the entry has not ended");
         let seat = keep_for_entry().expect("a processor");
-        assert_eq!(Processors::of_caller(), Processors::one(seat));
+        assert_eq!(Affinity::current().ok(), Affinity::only(seat));
         leave_seat();
     }
 
     #[test]
     fn a_thread_that_was_bound_from_outside_stays_so() {
-        let before = Processors::of_caller().expect("processors");
+        let before = Affinity::current().expect("processors");
         keep();
         // As taskset would do it from outside.
-        before.bind_caller();
-        let only = Processors::one(host::current_processor().expect("a processor"));
+        before.apply().expect("as it was");
+        let only = Affinity::only(host::current_processor().expect("a processor"));
         let only = only.expect("a set");
-        only.bind_caller();
+        only.apply().expect("its own");
         leave_seat();
-        let after = Processors::of_caller().expect("processors");
+        let after = Affinity::current().expect("processors");
         assert!(
             after == only || after == before,
             "it was the same processor"
         );
-        before.bind_caller();
+        before.apply().expect("as it was");
     }
 }

@@ -8,6 +8,7 @@ use super::ask;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use tollgate_confine::ThreadKind;
+use tollgate_host_facts::processors::Affinity;
 
 /// A thread that [asks](ask) the host for huge pages. Dropping this value waits for the thread to
 /// end, so that it no longer touches the memory that it was given.
@@ -44,13 +45,8 @@ impl Worker {
 /// Lets this thread run where the process's first thread may. The thread that has started this one may
 /// have bound itself to a processor, as it does to run programs natively.
 fn use_all_processors() {
-    // SAFETY: an all-zero set is an empty one, the first call writes to it, and the second reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(libc::getpid(), size_of_val(&set), &raw mut set) == 0 {
-            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-        }
-    }
+    let first = std::process::id().cast_signed();
+    let _ = Affinity::of(first).and_then(|processors| processors.apply());
 }
 
 /// Blocks all signals in this thread: those that interrupt guest code must reach the thread that

@@ -39,6 +39,11 @@ struct Stretch {
 }
 
 impl Stretch {
+    const NONE: Self = Self {
+        nanoseconds: 0,
+        progress: 0,
+    };
+
     /// How many nanoseconds the program took for a thousand steps.
     fn pace(self) -> u64 {
         self.nanoseconds.saturating_mul(1000) / self.progress.max(1)
@@ -71,18 +76,9 @@ pub(super) struct Comparison {
 impl Comparison {
     pub(super) const NEW: Self = Self {
         stage: Stage::Waits(FIRST_AFTER),
-        stretch: Stretch {
-            nanoseconds: 0,
-            progress: 0,
-        },
-        before: Stretch {
-            nanoseconds: 0,
-            progress: 0,
-        },
-        translated: Stretch {
-            nanoseconds: 0,
-            progress: 0,
-        },
+        stretch: Stretch::NONE,
+        before: Stretch::NONE,
+        translated: Stretch::NONE,
         lost: 0,
         won_after: WON_AFTER,
     };

@@ -18,7 +18,7 @@ const USUAL_BLOCK: usize = 512;
 /// The least size of a block that an option may name, and the largest one that fits into a packet.
 const BLOCKS: (usize, usize) = (8, 1468);
 
-/// Operation codes.
+/// What a packet is: its first two bytes (RFC 1350, 5; RFC 2347 for options).
 mod operation {
     pub const READ: u16 = 1;
     pub const WRITE: u16 = 2;
