@@ -5,6 +5,7 @@
 //! They were checked against ACPI 6.5, chapter 5.
 
 mod generation_id;
+mod hot_plug;
 mod hpet;
 pub mod loader;
 mod pci;
@@ -29,7 +30,6 @@ use crate::board::io_apic;
 use crate::config::VmConfig;
 use crate::devices::acpi_pm;
 use crate::devices::boot_timer;
-use crate::devices::chipset::CHIPSET_DEVICES;
 
 /// Where the tables start. The RSDP comes first; systems search for it here on 16-byte boundaries.
 pub const TABLES_START: u64 = 0xf_0000;
@@ -53,6 +53,8 @@ pub struct Hardware {
     /// The last device number of a PCI function; functions have the numbers from 1 to this. `None`
     /// means that there is no PCI bus.
     pub pci_functions: Option<u8>,
+    /// The slots of the PCI bus whose functions come and go, a bit for each.
+    pub hot_plug_slots: u32,
     /// The number of virtio devices that are not on the PCI bus.
     pub virtio_mmio: u8,
     /// Whether there is a high-precision event timer.
@@ -97,13 +99,9 @@ impl Hardware {
     pub fn of(config: &VmConfig) -> Self {
         let virtio = config.virtio_devices() as u8;
         let firmware = config.firmware.is_some();
-        let others = match firmware {
-            true => CHIPSET_DEVICES - 1,
-            false => u8::from(config.has_ide_drives()),
-        };
-        let others = others + u8::from(config.has_watchdog());
         Self {
-            pci_functions: config.pci.then_some(virtio + others),
+            pci_functions: config.functions_at_start(),
+            hot_plug_slots: config.hot_plug_slots(),
             virtio_mmio: if config.pci { 0 } else { virtio },
             hpet: config.hpet,
             generation_id: config.generation_id,
@@ -390,6 +388,9 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     if hardware.generation_id {
         dsdt.append_slice(&generation_id::event());
     }
+    if hardware.hot_plug_slots != 0 {
+        dsdt.append_slice(&hot_plug::event());
+    }
     dsdt
 }
 
@@ -412,6 +413,7 @@ mod tests {
 
     const WITH_PCI: Hardware = Hardware {
         pci_functions: Some(3),
+        hot_plug_slots: 0,
         virtio_mmio: 0,
         hpet: true,
         generation_id: true,
@@ -421,6 +423,7 @@ mod tests {
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
+        hot_plug_slots: 0,
         virtio_mmio: 0,
         hpet: true,
         generation_id: true,
@@ -449,6 +452,7 @@ mod tests {
     fn tables_are_the_same_every_time_and_fit() {
         let most = Hardware {
             pci_functions: Some(31),
+            hot_plug_slots: !1,
             virtio_mmio: 31,
             hpet: true,
             generation_id: true,
@@ -548,6 +552,26 @@ mod tests {
                 .windows(wanted.len())
                 .any(|window| window == wanted)
         );
+    }
+
+    #[test]
+    fn only_slots_whose_functions_come_and_go_have_methods_that_eject_them() {
+        let count = |hardware: &Hardware, wanted: &[u8]| {
+            let dsdt = dsdt(hardware);
+            let windows = dsdt.as_slice().windows(wanted.len());
+            windows.filter(|window| *window == wanted).count()
+        };
+        let with_slots = Hardware {
+            hot_plug_slots: 1 << 4 | 1 << 31,
+            ..WITH_PCI
+        };
+        for (name, slots) in [(b"_EJ0", 2), (b"_E01", 1), (b"SF8_", 3), (b"S18_", 0)] {
+            assert_eq!(count(&with_slots, name), slots, "{name:?}");
+            assert_eq!(count(&WITH_PCI, name), 0, "{name:?}");
+        }
+        // Each device number has an interrupt pin as soon as a function can come there.
+        let routes = |hardware| count(hardware, &[0xff, 0xff, 31, 0]);
+        assert_eq!((routes(&WITH_PCI), routes(&with_slots)), (0, 1));
     }
 
     #[test]

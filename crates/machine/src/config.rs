@@ -1,9 +1,11 @@
 //! The configuration of one machine: plain data that the command line, the control socket or a test
 //! fills in.
 
+mod hot_plug;
 mod ide_drives;
 mod images;
 mod scsi_drives;
+mod slots;
 
 use crate::cpu::{self, Cpu, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
@@ -16,6 +18,7 @@ use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::rtc::{BootDevice, RtcBase};
 pub use crate::devices::virtio::console::ports::{OnLoss, PortOptions, PortTarget};
 pub use crate::smbios::{Labels, Smbios};
+pub use hot_plug::{FunctionKind, HotPlug, PluggedFunction};
 pub use ide_drives::{DiskGeometry, IdeDrive, IdePlaces};
 pub use scsi_drives::{ScsiAddress, ScsiDrive, ScsiKind};
 use serde::{Deserialize, Serialize};
@@ -258,6 +261,9 @@ pub struct VmConfig {
     pub acpi: bool,
     /// Whether the machine has a PCI bus.
     pub pci: bool,
+    /// What comes and goes on the PCI bus while the machine runs. `None`: nothing does. ACPI must be
+    /// there for the guest to notice it.
+    pub hot_plug: Option<HotPlug>,
     /// Whether the machine has a high-precision event timer.
     pub hpet: bool,
     /// Whether the machine has a generation ID, which tells its guest that it was restored from a
@@ -334,6 +340,7 @@ impl Default for VmConfig {
             count_instructions: false,
             acpi: true,
             pci: true,
+            hot_plug: None,
             hpet: true,
             generation_id: true,
             drives: Vec::new(),
@@ -392,6 +399,8 @@ pub enum ConfigError {
     IdeWithoutPci,
     /// Two drives of the SCSI controller have this address, or it is too large.
     ScsiAddress(ScsiAddress),
+    /// No function, or only one, can be plugged into this slot of the PCI bus.
+    Slot(u8),
     /// There are more floppy drives than firmware supports.
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
@@ -452,6 +461,10 @@ impl fmt::Display for ConfigError {
                 formatter,
                 "{count} floppy drives: there is room for {}",
                 Floppy::MOST_DRIVES
+            ),
+            Self::Slot(slot) => write!(
+                formatter,
+                "no function, or only one, can be plugged into slot {slot} of the PCI bus"
             ),
             Self::ScsiAddress(ScsiAddress { target, lun }) => write!(
                 formatter,
@@ -587,7 +600,10 @@ impl VmConfig {
         if count > self.most_virtio_devices() {
             return Err(ConfigError::TooManyVirtioDevices(count));
         }
-        Ok(())
+        match self.misused_slot() {
+            Some(slot) => Err(ConfigError::Slot(slot)),
+            None => Ok(()),
+        }
     }
 }
 

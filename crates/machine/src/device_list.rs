@@ -4,7 +4,9 @@ use crate::acpi::{Hardware, loader};
 use crate::boot::e820::{self, MemoryRange};
 use crate::boot::{BootError, firmware};
 use crate::bus::Device;
-use crate::config::{IdeDrive, OptionalDevice, Paravirtual, VmConfig};
+use crate::config::{
+    FunctionKind, IdeDrive, NetworkOptions, OptionalDevice, Paravirtual, PluggedFunction, VmConfig,
+};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::board_windows::{DmaPorts, FpuErrorPorts, IoApicPage, PicPorts};
 use crate::devices::boot_timer::BootTimer;
@@ -87,11 +89,16 @@ impl std::error::Error for BackEndError {}
 /// The units of the IDE function, by their places.
 pub type IdeUnits = [Option<Unit>; IdeFunction::PLACES];
 
+/// A virtio device that was plugged in, with its slot of the PCI bus.
+pub type PluggedDevice = (u8, Box<dyn VirtioDevice>);
+
 /// The opened resources of devices on the host.
 #[derive(Default)]
 pub struct BackEnds {
     /// The virtio devices.
     pub virtio: Vec<Box<dyn VirtioDevice>>,
+    /// The virtio devices that were plugged in.
+    pub plugged: Vec<PluggedDevice>,
     /// The units of the IDE function.
     pub ide: IdeUnits,
     /// The drives of the floppy disk controller.
@@ -110,6 +117,7 @@ impl BackEnds {
     pub fn open(config: &VmConfig) -> Result<Self, BackEndError> {
         Ok(Self {
             virtio: virtio_devices(config)?,
+            plugged: plugged_devices(config)?,
             ide: ide_units(config).map_err(BackEndError::Disk)?,
             floppies: floppies(config).map_err(BackEndError::Disk)?,
             flash: FlashImage::open_all(&config.flash).map_err(BackEndError::Disk)?,
@@ -154,6 +162,7 @@ fn floppies(config: &VmConfig) -> Result<Vec<Drive>, DiskError> {
 pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     let BackEnds {
         virtio,
+        plugged,
         ide,
         floppies,
         flash,
@@ -182,7 +191,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
         if config.has_watchdog() {
             functions.push(Box::new(Watchdog::default()));
         }
-        devices.push(Box::new(match config.firmware {
+        let host = match config.firmware {
             Some(_) => PciHost::with_chipset(chipset(ide), functions),
             None => {
                 if config.has_ide_drives() {
@@ -190,7 +199,14 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
                 }
                 PciHost::new(functions)
             }
-        }));
+        };
+        let mut host = host.with_hot_plug(config.hot_plug_slots());
+        for (slot, device) in plugged {
+            let inserted = host.insert(slot, Box::new(VirtioPci::new(device)));
+            // The configuration was checked for this.
+            debug_assert_eq!(inserted, Ok(()));
+        }
+        devices.push(Box::new(host));
     } else {
         for (index, device) in (0..).zip(virtio) {
             beside_pci.push(Box::new(VirtioMmio::new(device, index)));
@@ -308,18 +324,10 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         .collect::<Result<Vec<_>, _>>()
         .map_err(BackEndError::Disk)?;
     for (index, options) in (0..).zip(&config.networks) {
-        let name = format!("virtio-net{index}");
-        let mac = options.mac.unwrap_or(MacAddress::of_adapter(index));
-        let label = name.clone();
-        let report = move |line| {
-            let _ = writeln!(std::io::stderr(), "tollgate: {label}: {line}");
-        };
-        let (adapter, backend) =
-            Backend::start(options, mac, report).map_err(BackEndError::Network)?;
-        devices.push(Box::new(Net::new(name, mac, adapter, backend)));
+        devices.push(Box::new(adapter(index, options)?));
     }
     if config.devices.contains(&OptionalDevice::VirtioRng) {
-        devices.push(Box::new(Entropy));
+        devices.push(Box::new(Entropy::default()));
     }
     if let Some(options) = config.balloon_options() {
         devices.push(Box::new(Balloon::new(options)));
@@ -342,6 +350,41 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         devices.push(Box::new(vsock));
     }
     Ok(devices)
+}
+
+/// Makes the network adapter with this number, and starts its network.
+fn adapter(index: u8, options: &NetworkOptions) -> Result<Net, BackEndError> {
+    let name = format!("virtio-net{index}");
+    let mac = options.mac.unwrap_or(MacAddress::of_adapter(index));
+    let label = name.clone();
+    let report = move |line| {
+        let _ = writeln!(std::io::stderr(), "tollgate: {label}: {line}");
+    };
+    let (adapter, backend) = Backend::start(options, mac, report).map_err(BackEndError::Network)?;
+    Ok(Net::new(name, mac, adapter, backend))
+}
+
+/// Makes the virtio devices that were plugged in, with their slots.
+fn plugged_devices(config: &VmConfig) -> Result<Vec<PluggedDevice>, BackEndError> {
+    let functions = config.plugged_functions().iter();
+    let devices = functions.map(|function| Ok((function.slot, plugged_device(function)?)));
+    devices.collect()
+}
+
+/// Makes a virtio device that is plugged in, and opens its resources on the host.
+///
+/// # Errors
+/// A disk image or a network cannot be used.
+pub fn plugged_device(function: &PluggedFunction) -> Result<Box<dyn VirtioDevice>, BackEndError> {
+    let number = PluggedFunction::number(function.slot);
+    Ok(match &function.kind {
+        FunctionKind::Disk(image) => {
+            let block = Block::open(number.into(), image).map_err(BackEndError::Disk)?;
+            Box::new(block)
+        }
+        FunctionKind::Network(options) => Box::new(adapter(number, options)?),
+        FunctionKind::Random => Box::new(Entropy::numbered(number)),
+    })
 }
 
 /// Makes a device that a machine has only if its configuration names it. Virtio devices are made

@@ -6,6 +6,7 @@
 //! to the processor, so `Pc` checks each address for it first.
 
 mod apic_page;
+mod hot_plug;
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -147,7 +148,8 @@ impl Pc {
         let share_requests = (back_ends.virtio.iter())
             .filter_map(|device| device.share_requests())
             .collect();
-        let refusals = (back_ends.virtio.iter())
+        let plugged = back_ends.plugged.iter().map(|(_, device)| device);
+        let refusals = (back_ends.virtio.iter().chain(plugged))
             .filter_map(|device| device.refusals())
             .collect();
         let balloon = (back_ends.virtio.iter()).find_map(|device| device.balloon());

@@ -1,5 +1,7 @@
 //! A virtual machine: the PC, its processor, and the commands that control it.
 
+mod hot_plug;
+
 use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, IdeDrive, Realtime, ScsiKind, TripleFaultAction, VmConfig};
 use crate::debugger::{Debugger, DebuggerPast};
@@ -222,7 +224,7 @@ impl Vm {
         }
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
-        handle.set_refusals(pc.refusals().to_vec());
+        handle.commands().set_refusals(pc.refusals().to_vec());
         handle.set_balloon(pc.balloon());
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
         let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
@@ -281,6 +283,7 @@ impl Vm {
         self.commands.install_kick(Arc::clone(&kick));
         self.pc.set_kick(Some(kick));
         let outcome = self.run_until_end();
+        self.note_ejected();
         if !matches!(outcome, RunOutcome::Reset(_) | RunOutcome::Panicked(_)) {
             self.debugger_ends();
         }
@@ -374,6 +377,8 @@ impl Vm {
                 self.config.scsi_controller = true;
                 Ok(())
             }
+            DriveOrder::AddFunction(function) => self.add_function(function),
+            DriveOrder::RemoveFunction(slot) => self.pc.ask_for_ejection(slot),
         }
     }
 
@@ -638,6 +643,7 @@ impl Vm {
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
+            self.note_ejected();
             let (mut reading_wanted, mut reset_wanted) = (false, false);
             let mut screen_wanted = None;
             let mut rest = None;

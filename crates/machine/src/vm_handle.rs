@@ -36,7 +36,7 @@ use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::inspection::{Inspected, Inspection};
 use crate::knobs::Assignment;
 use tollgate_exits::reading::Reading;
-use tollgate_network::{Refusals, RefusedList};
+use tollgate_network::RefusedList;
 
 pub use commands::VmCommands;
 pub use mailbox::{
@@ -74,12 +74,6 @@ impl VmHandle {
             balloon: Mutex::default(),
             created: Instant::now(),
         }))
-    }
-
-    /// Sets the records of what the machine's networks refuse.
-    pub(crate) fn set_refusals(&self, refusals: Vec<Refusals>) {
-        let slot = self.0.refusals.lock();
-        *slot.unwrap_or_else(PoisonError::into_inner) = refusals;
     }
 
     /// Sets the control of the machine's balloon.
@@ -269,6 +263,17 @@ impl VmHandle {
             .wait_while(self.0.mailbox(), waits)
             .unwrap_or_else(PoisonError::into_inner);
         mailbox.drives.result(request.0)
+    }
+
+    /// Whether functions of the PCI bus were ejected since [`VmHandle::take_ejected`] was called.
+    pub fn has_ejected(&self) -> bool {
+        !self.0.mailbox().ejected.is_empty()
+    }
+
+    /// Takes the slots of the PCI bus whose functions were ejected since the last call, in the order
+    /// in which that happened.
+    pub fn take_ejected(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.mailbox().ejected)
     }
 
     /// Gives the vCPU thread an order about snapshots. [`VmHandle::snapshot_after`] returns the

@@ -204,7 +204,11 @@ impl Builder {
         let mut adapters = std::mem::take(&mut self.old_adapters).into_iter();
         for kind in std::mem::take(&mut self.old_networks) {
             let mac = adapters.next().flatten();
-            self.config.networks.push(Network { kind, mac });
+            self.config.networks.push(Network {
+                kind,
+                mac,
+                netdev: None,
+            });
         }
         if adapters.next().is_some() {
             self.warn("an adapter of -net nic has no network and is left out");
@@ -213,6 +217,8 @@ impl Builder {
             let line = format!("netdev {id} has no adapter (-device ...,netdev={id})");
             self.warn(line);
         }
+        self.config.spare.networks = std::mem::take(&mut self.netdevs);
+        self.config.spare.objects = std::mem::take(&mut self.objects);
         Ok(())
     }
 }

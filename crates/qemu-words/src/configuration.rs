@@ -119,6 +119,9 @@ pub struct Drive {
     pub device: Option<String>,
     /// Whether -blockdev or blockdev-add has made it, so that it stays without a device.
     pub is_node: bool,
+    /// The slot of the PCI bus into which it was plugged. `None`: it was there from the start, or is
+    /// somewhere else.
+    pub slot: Option<u8>,
 }
 
 impl Drive {
@@ -139,6 +142,7 @@ impl Drive {
             boot_index: None,
             device: None,
             is_node: false,
+            slot: None,
         }
     }
 }
@@ -220,6 +224,41 @@ pub struct Network {
     pub kind: NetworkKind,
     /// The adapter's address.
     pub mac: Option<[u8; 6]>,
+    /// The name of the other end, if it has one.
+    pub netdev: Option<String>,
+}
+
+/// What no device uses, and devices that are plugged in may.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spare {
+    /// Images.
+    pub drives: Vec<Drive>,
+    /// The other ends of adapters' cables, with their names.
+    pub networks: Vec<(String, NetworkKind)>,
+    /// The names of objects, such as sources of random bytes.
+    pub objects: Vec<String>,
+}
+
+/// What a device is that is plugged into the PCI bus.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PluggedKind {
+    /// A virtio disk.
+    Disk(Drive),
+    /// A network adapter.
+    Network(Network),
+    /// A virtio device of random bytes.
+    Random,
+}
+
+/// A device that was plugged into the PCI bus while the machine ran.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plugged {
+    /// The name of the device, if it has one.
+    pub id: Option<String>,
+    /// Its slot: the number of the device on the bus.
+    pub slot: u8,
+    /// What it is.
+    pub kind: PluggedKind,
 }
 
 /// A place of the host that characters come from and go to.
@@ -483,8 +522,10 @@ pub struct Configuration {
     pub networks: Vec<Network>,
     /// Whether there is a virtio device of random bytes.
     pub rng: bool,
-    /// The images that no device uses, which a device that is plugged in may.
-    pub spare_drives: Vec<Drive>,
+    /// What no device uses, which a device that is plugged in may.
+    pub spare: Spare,
+    /// The devices that were plugged into the PCI bus.
+    pub plugged: Vec<Plugged>,
     /// Whether a SCSI controller was asked for, which may have no drives yet.
     pub scsi_controller: bool,
     /// Whether there is a virtio memory balloon.
@@ -573,7 +614,8 @@ impl Default for Configuration {
             shares: Vec::new(),
             networks: Vec::new(),
             rng: false,
-            spare_drives: Vec::new(),
+            spare: Spare::default(),
+            plugged: Vec::new(),
             scsi_controller: false,
             balloon: false,
             watchdog: false,

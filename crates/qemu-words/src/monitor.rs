@@ -18,9 +18,11 @@ mod objects;
 mod pages;
 mod qmp;
 mod queries;
+mod spare;
 #[cfg(test)]
 mod tests;
 
 pub use hmp::Hmp;
+pub use hotplug::gone;
 pub use machine::{Button, Event, Job, Machine, Motion, Page, PictureForm, RunState, Tag};
 pub use qmp::Qmp;

@@ -151,6 +151,7 @@ mod tests {
     fn linked_by_firmware_they_are_what_is_laid_out_for_that_place() {
         let hardware = Hardware {
             pci_functions: Some(5),
+            hot_plug_slots: !0x3f,
             virtio_mmio: 0,
             hpet: true,
             generation_id: true,

@@ -12,7 +12,7 @@ use crate::board::io_apic;
 use tollgate_memory::layout::{DISPLAY_END, DISPLAY_START};
 
 use super::table::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
-use super::{HIGH_WINDOW_BYTES, Hardware, Windows};
+use super::{HIGH_WINDOW_BYTES, Hardware, Windows, hot_plug};
 use crate::devices::pci::{
     ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
 };
@@ -25,9 +25,12 @@ pub fn configuration_window() -> Vec<u8> {
 }
 
 /// Returns the bus and the reservation of the window, if there is one, as devices of the board. The
-/// devices numbered from 1 to `functions` have an interrupt pin.
+/// devices numbered from 1 to `functions` have an interrupt pin, and those that can be plugged in.
 pub fn devices(functions: u8, hardware: &Hardware) -> Vec<u8> {
     let mut devices = host_bridge(functions, hardware);
+    if hardware.hot_plug_slots != 0 {
+        devices.extend(hot_plug::reservation());
+    }
     if !hardware.firmware {
         devices.extend(window_reservation());
     }
@@ -82,10 +85,18 @@ fn host_bridge(functions: u8, hardware: &Hardware) -> Vec<u8> {
     });
     passed_on.extend(high.as_ref().map(|high| high as &dyn Aml));
     let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(passed_on));
+    let functions = match hardware.hot_plug_slots {
+        0 => functions,
+        slots => slots.ilog2() as u8,
+    };
     let routing = Name::new(Path::new("_PRT"), &interrupt_routing(functions));
     let mut children: Vec<&dyn Aml> = vec![&id, &unique, &segment, &bus, &resources];
     if functions > 0 {
         children.push(&routing);
+    }
+    let slots = hot_plug::Slots(hardware.hot_plug_slots);
+    if hardware.hot_plug_slots != 0 {
+        children.push(&slots);
     }
     bytes_of(&Device::new(Path::new("PCI0"), children))
 }

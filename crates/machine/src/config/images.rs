@@ -1,6 +1,6 @@
 //! The images of a machine: disks, floppies, discs and flash memory.
 
-use super::{DriveOptions, IdeDrive, ScsiDrive, ScsiKind, VmConfig};
+use super::{DriveOptions, IdeDrive, PluggedFunction, ScsiDrive, ScsiKind, VmConfig};
 
 impl VmConfig {
     /// Returns all images, in whatever drive they are.
@@ -35,9 +35,11 @@ impl VmConfig {
             ScsiKind::Disk(image) => Some(image),
             ScsiKind::CdRom(_) => None,
         });
+        let plugged = (self.hot_plug.iter_mut()).flat_map(|hot_plug| &mut hot_plug.functions);
         let disks = self
             .drives
             .iter_mut()
+            .chain(plugged.filter_map(PluggedFunction::image_mut))
             .chain(floppies)
             .chain(ide)
             .chain(scsi)
@@ -55,7 +57,10 @@ impl VmConfig {
         let scsi = self.scsi_drives.iter();
         let scsi = scsi.filter(|drive| matches!(drive.kind, ScsiKind::Disk(_)));
         let scsi = scsi.filter_map(ScsiDrive::image);
-        let disks = self.drives.iter().chain(floppies).chain(ide).chain(scsi);
+        let plugged = self.plugged_functions().iter();
+        let plugged = plugged.filter_map(PluggedFunction::image);
+        let drives = self.drives.iter().chain(plugged);
+        let disks = drives.chain(floppies).chain(ide).chain(scsi);
         disks.chain(&self.flash)
     }
 }
@@ -67,6 +72,7 @@ fn is_written(disk: &DriveOptions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{FunctionKind, HotPlug};
 
     #[test]
     fn discs_and_disks_that_are_only_read_are_not_written() {
@@ -90,6 +96,12 @@ mod tests {
                 ScsiDrive::target(1, ScsiKind::CdRom(Some(image("scsi-disc")))),
                 ScsiDrive::target(2, ScsiKind::CdRom(None)),
             ],
+            hot_plug: Some(HotPlug {
+                functions: vec![PluggedFunction {
+                    slot: 9,
+                    kind: FunctionKind::Disk(image("plugged")),
+                }],
+            }),
             ..VmConfig::default()
         };
         let names = |images: Vec<&DriveOptions>| -> Vec<String> {
@@ -101,6 +113,7 @@ mod tests {
             "virtio",
             "read",
             "discarded",
+            "plugged",
             "floppy",
             "ide",
             "scsi",
@@ -110,7 +123,8 @@ mod tests {
         ];
         assert_eq!(all, expected);
         let written = names(config.written_images().collect());
-        assert_eq!(written, ["virtio", "floppy", "ide", "scsi", "variables"]);
+        let expected = ["virtio", "plugged", "floppy", "ide", "scsi", "variables"];
+        assert_eq!(written, expected);
         for image in config.written_images_mut() {
             image.snapshot = true;
         }

@@ -10,7 +10,7 @@
 //! [`function::PciFunction`] at a [`Place`] of its own. It reads and writes their
 //! [`config_space::ConfigSpace`], claims the addresses in their base address registers, and drives
 //! the interrupt lines. There are no bridges, so bus 0 is the last one, and a scan of all empty
-//! slots takes 31 reads.
+//! slots takes 31 reads. Functions may come and go while the machine runs ([`host::hot_plug`]).
 //!
 //! Interrupts are INTA, which is connected to lines 16 to 23 by device number, and MSI-X
 //! ([`msix::MsiX`]). With firmware's chip set ([`super::chipset`]) INTA is also routed to ISA
@@ -55,6 +55,12 @@ impl Place {
             device,
             function: 0,
         }
+    }
+
+    /// Returns the number by which completions find the function: device and function number in
+    /// eight bits, as in an address of configuration space.
+    const fn part(self) -> u8 {
+        self.device << 3 | self.function
     }
 }
 

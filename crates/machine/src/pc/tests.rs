@@ -3,6 +3,8 @@
 use super::*;
 use crate::board::io_apic;
 use crate::bus::testing::PIC_PROGRAM;
+use crate::config::HotPlug;
+use crate::devices::virtio::entropy::Entropy;
 use std::io;
 use std::time::{Duration, Instant};
 use tollgate_platform::PanicReport;
@@ -564,4 +566,35 @@ fn the_pci_bus_is_found_by_the_first_configuration_mechanism() {
     pc.port_write(0xcf8, 4, 0x8000_0000);
     assert_eq!(pc.port_read(0xcf8, 4), u32::MAX);
     assert_eq!(pc.port_read(0xcfc, 4), u32::MAX);
+}
+
+#[test]
+fn a_device_that_comes_or_goes_is_reported_by_a_general_event() {
+    const GPE_STATUS: u16 = 0x620;
+    let config = VmConfig {
+        hot_plug: Some(HotPlug::default()),
+        ..VmConfig::default()
+    };
+    let memory = GuestMemory::new(1 << 20).unwrap();
+    let mut pc = Pc::new(&config, memory, Box::new(io::sink()));
+    let reported = |pc: &mut Pc| {
+        let status = pc.port_read(GPE_STATUS, 1);
+        pc.port_write(GPE_STATUS, 1, 0xff);
+        status
+    };
+    pc.plug(4, Box::new(Entropy::default())).unwrap();
+    assert_eq!(reported(&mut pc), 1 << 1);
+    assert!(pc.plug(4, Box::new(Entropy::default())).is_err());
+    assert_eq!(reported(&mut pc), 0);
+    pc.ask_for_ejection(4).unwrap();
+    assert_eq!(reported(&mut pc), 1 << 1);
+    // The guest may have missed it.
+    pc.ask_for_ejection(4).unwrap();
+    assert_eq!(reported(&mut pc), 1 << 1);
+    pc.port_write(0xae08, 4, 1 << 4);
+    assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
+    let slots: Vec<u8> = pc.take_ejected().iter().map(|(slot, _)| *slot).collect();
+    assert_eq!(slots, [4]);
+    assert!(pc.ask_for_ejection(4).is_err());
+    assert_eq!(reported(&mut pc), 0);
 }

@@ -12,6 +12,7 @@ use crate::board::input::{Key, MouseEvent};
 use crate::inspection::{Inspected, Inspection};
 use crate::pc::Outside;
 use tollgate_exits::reading::Reading;
+use tollgate_network::Refusals;
 
 /// The vCPU thread's side: it takes what was queued and publishes the status.
 pub struct VmCommands(pub(super) Arc<Shared>);
@@ -58,6 +59,12 @@ impl VmCommands {
     /// Notes that a pause has ended for another reason than a command.
     pub fn note_resumed(&self) {
         self.0.mailbox().pause_wanted = false;
+    }
+
+    /// Sets the records of what the machine's networks refuse.
+    pub(crate) fn set_refusals(&self, refusals: Vec<Refusals>) {
+        let slot = self.0.refusals.lock();
+        *slot.unwrap_or_else(PoisonError::into_inner) = refusals;
     }
 
     /// Whether commands wait. Takes no lock.
@@ -199,6 +206,12 @@ impl VmCommands {
     /// Publishes the result of an order about drives.
     pub fn publish_drive_order(&self, request: u64, result: Result<(), String>) {
         self.0.mailbox().drives.publish(request, result);
+        self.0.tell_listener();
+    }
+
+    /// Publishes that the functions in these slots of the PCI bus are gone.
+    pub fn publish_ejected(&self, slots: &[u8]) {
+        self.0.mailbox().ejected.extend(slots);
         self.0.tell_listener();
     }
 

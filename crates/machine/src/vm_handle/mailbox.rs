@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::orders::Orders;
 use crate::board::input::{Buttons, Key, MouseEvent};
-use crate::config::{ScsiAddress, ScsiDrive};
+use crate::config::{PluggedFunction, ScsiAddress, ScsiDrive};
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::devices::virtio::balloon::control::BalloonControl;
 use crate::devices::virtio::drive_change::SizedDrive;
@@ -143,7 +143,7 @@ pub struct MediumChange {
     pub force: bool,
 }
 
-/// An order about drives.
+/// An order about drives and what else comes and goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DriveOrder {
     /// Change a medium.
@@ -154,6 +154,10 @@ pub enum DriveOrder {
     PlugIn(ScsiDrive),
     /// Remove a drive from the SCSI controller.
     Unplug(ScsiAddress),
+    /// Plug a function into the PCI bus.
+    AddFunction(PluggedFunction),
+    /// Ask the guest to eject the function in this slot of the PCI bus.
+    RemoveFunction(u8),
 }
 
 impl From<MediumChange> for DriveOrder {
@@ -282,6 +286,9 @@ pub(super) struct Mailbox {
     /// The number of publications, by which a waiting reader notices a new one.
     pub publications: u64,
     pub drives: Orders<DriveOrder>,
+    /// The slots of the PCI bus whose functions were ejected since they were last taken. Only an order
+    /// fills a slot again.
+    pub ejected: Vec<u8>,
     pub snapshots: Orders<SnapshotOrder>,
     pub inspections: Orders<Inspection, Inspected>,
     /// How often the ledger was reset.

@@ -1,6 +1,6 @@
 //! The commands of QMP that order something. Those that ask are in `queries`.
 
-use super::fault::{Fault, NO_HOT_PLUG};
+use super::fault::Fault;
 use super::hmp::Hmp;
 use super::hotplug;
 use super::jobs;
@@ -8,6 +8,7 @@ use super::machine::{Event, Machine, PictureForm, RunState};
 use super::mouse;
 use super::objects;
 use super::queries;
+use super::spare;
 use crate::key_values::KeyValues;
 use serde_json::{Value, json};
 
@@ -29,7 +30,9 @@ pub const NAMES: &[&str] = &[
     "memsave",
     "migrate",
     "netdev_add",
+    "netdev_del",
     "object-add",
+    "object-del",
     "pmemsave",
     "qmp_capabilities",
     "qom-get",
@@ -91,6 +94,11 @@ impl<'a> Arguments<'a> {
     fn required(&self, key: &str) -> Result<&'a str, Fault> {
         self.text(key)?
             .ok_or_else(|| Fault::generic(format!("Parameter '{key}' is missing")))
+    }
+
+    /// All arguments, as an option has them.
+    fn list(&self) -> Result<KeyValues, Fault> {
+        Ok(KeyValues::parse(&self.0.to_string(), None)?)
     }
 
     fn is_on(&self, key: &str) -> bool {
@@ -169,12 +177,15 @@ pub fn execute(name: &str, arguments: &Value, machine: &mut dyn Machine) -> Resu
             return Ok(json!(Hmp::line(line, machine)));
         }
         "device_add" => {
-            hotplug::add_device(KeyValues::parse(&arguments.to_string(), None)?, machine)?;
+            hotplug::add_device(given.list()?, machine)?;
         }
         "device_del" => hotplug::delete_device(given.required("id")?, machine)?,
-        "blockdev-add" => hotplug::add_node(arguments, machine)?,
-        "blockdev-del" => hotplug::delete_node(given.required("node-name")?, machine)?,
-        "netdev_add" | "object-add" => return Err(Fault::generic(NO_HOT_PLUG)),
+        "blockdev-add" => spare::add_node(arguments, machine)?,
+        "blockdev-del" => spare::delete_node(given.required("node-name")?, machine)?,
+        "netdev_add" => spare::add_network(given.list()?, machine)?,
+        "netdev_del" => spare::delete_network(given.required("id")?, machine)?,
+        "object-add" => spare::add_object(given.list()?, machine)?,
+        "object-del" => spare::delete_object(given.required("id")?, machine)?,
         "block_resize" => {
             let name = match given.text("node-name")? {
                 Some(name) => name,

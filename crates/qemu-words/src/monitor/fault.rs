@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 /// Why a device is not plugged in.
-pub const NO_HOT_PLUG: &str = "there is no PCI hot plug: only scsi-hd and scsi-cd come and go";
+pub const NO_HOT_PLUG: &str =
+    "only virtio-blk-pci, virtio-net-pci, virtio-rng-pci, scsi-hd and scsi-cd come and go";
 
 /// Why a command failed: a class of QMP's, and one line.
 #[derive(Clone, PartialEq, Eq, Debug)]

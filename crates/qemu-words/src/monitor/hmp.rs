@@ -8,6 +8,7 @@ use super::info::{INFO, info};
 use super::jobs;
 use super::machine::{Event, Machine, PictureForm};
 use super::mouse;
+use super::spare;
 use crate::help::VERSION;
 use crate::key_values::KeyValues;
 use crate::numbers;
@@ -21,8 +22,8 @@ block_resize device size -- resize a block image
 change device file -- change a removable medium
 c|cont -- resume emulation
 delvm tag -- delete a VM snapshot from its tag
-device_add driver[,prop=value][,...] -- add a SCSI drive, like -device on the command line
-device_del device -- remove a SCSI drive
+device_add driver[,prop=value][,...] -- add device, like -device on the command line
+device_del device -- remove device
 drive_add address if=none[,option] -- add a drive for device_add
 drive_del device -- remove a drive that no device uses
 eject [-f] device -- eject a removable medium
@@ -32,6 +33,10 @@ loadvm tag -- restore a VM snapshot from its tag
 migrate file:path -- write the machine to a file
 mouse_button state -- change mouse button state (1=L, 2=M, 4=R)
 mouse_move dx dy [dz] -- send mouse move events
+netdev_add type,id=str[,prop=value][,...] -- add a network for device_add
+netdev_del id -- remove a network that no device uses
+object_add qom-type,id=str -- add a source of random bytes for device_add
+object_del id -- remove a source of random bytes
 q|quit -- quit the emulator
 savevm [tag] -- save a VM snapshot
 screendump filename -- save screen into a file
@@ -153,13 +158,22 @@ impl Hmp {
             ["loadvm", tag] => machine.load_tag(tag).map(|()| String::new()),
             ["delvm", tag] => machine.delete_tag(tag).map(|()| String::new()),
             ["block_resize", drive, size] => resize(drive, size, machine),
-            ["device_add", device] => said(plug_in(device, machine)),
+            ["device_add", device] => {
+                said(words_of(device, "driver").and_then(|list| hotplug::add_device(list, machine)))
+            }
             ["device_del", id] => said(hotplug::delete_device(id, machine)),
             ["drive_add", .., options] if words.len() > 2 => {
-                said(hotplug::add_drive(options, machine)).map(|_| "OK\n".to_owned())
+                said(spare::add_drive(options, machine)).map(|_| "OK\n".to_owned())
             }
-            ["drive_del", id] => said(hotplug::delete_node(id, machine)),
-            ["netdev_add", ..] => Err(super::fault::NO_HOT_PLUG.into()),
+            ["drive_del", id] => said(spare::delete_node(id, machine)),
+            ["netdev_add", network] => {
+                said(words_of(network, "type").and_then(|list| spare::add_network(list, machine)))
+            }
+            ["netdev_del", id] => said(spare::delete_network(id, machine)),
+            ["object_add", object] => {
+                said(words_of(object, "qom-type").and_then(|list| spare::add_object(list, machine)))
+            }
+            ["object_del", id] => said(spare::delete_object(id, machine)),
             ["mouse_move", right, down, rest @ ..] => mouse::step(right, down, rest, machine),
             ["mouse_button", state] => mouse::buttons(state, machine),
             ["migrate", uri] => match uri.trim_matches('"').strip_prefix("file:") {
@@ -180,8 +194,9 @@ fn said(result: Result<(), Fault>) -> Result<String, String> {
     }
 }
 
-fn plug_in(device: &str, machine: &mut dyn Machine) -> Result<(), Fault> {
-    hotplug::add_device(KeyValues::parse(device, Some("driver"))?, machine)
+/// Words of the form `VALUE,KEY=VALUE...`, the first value of which has the key `first`.
+fn words_of(text: &str, first: &str) -> Result<KeyValues, Fault> {
+    Ok(KeyValues::parse(text, Some(first))?)
 }
 
 fn resize(drive: &str, size: &str, machine: &mut dyn Machine) -> Result<String, String> {

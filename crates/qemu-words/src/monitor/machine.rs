@@ -1,6 +1,6 @@
 //! What carries out the orders of monitors, and what it reports.
 
-use crate::configuration::{Configuration, Drive};
+use crate::configuration::{Configuration, Drive, Plugged, Spare};
 use serde_json::{Value, json};
 
 /// What the machine does.
@@ -45,8 +45,8 @@ pub enum Event {
     Panicked,
     /// The job with this name is done.
     JobConcluded(String),
-    /// The device with this name is gone.
-    DeviceDeleted(String),
+    /// The device with this name, if it has one, is gone.
+    DeviceDeleted(Option<String>),
 }
 
 impl Event {
@@ -71,9 +71,13 @@ impl Event {
                 "JOB_STATUS_CHANGE",
                 json!({"status": "concluded", "id": id}),
             ),
-            Self::DeviceDeleted(id) => (
+            Self::DeviceDeleted(Some(id)) => (
                 "DEVICE_DELETED",
                 json!({"device": id, "path": format!("/machine/peripheral/{id}")}),
+            ),
+            Self::DeviceDeleted(None) => (
+                "DEVICE_DELETED",
+                json!({"path": "/machine/peripheral-anon/device[0]"}),
             ),
             Self::Panicked => ("GUEST_PANICKED", json!({"action": "run"})),
         }
@@ -203,8 +207,23 @@ pub trait Machine {
     /// # Errors
     /// The processor does not answer.
     fn unplug(&mut self, drive: usize) -> Result<(), String>;
-    /// The images that no device uses.
-    fn spare(&mut self) -> &mut Vec<Drive>;
+    /// The slots of the PCI bus into which devices can be plugged, free or not.
+    fn slots(&self) -> Vec<u8>;
+    /// Plugs a device into a free slot of the PCI bus, and adds it to the configuration.
+    ///
+    /// # Errors
+    /// What the device uses on the host cannot be used.
+    fn plug_into_bus(&mut self, device: Plugged) -> Result<(), String>;
+    /// Asks the guest to eject the device in a slot of the PCI bus. [`gone`](super::hotplug::gone) is
+    /// called when it has.
+    ///
+    /// # Errors
+    /// The processor does not answer.
+    fn ask_for_ejection(&mut self, slot: u8) -> Result<(), String>;
+    /// Removes the device in a slot of the PCI bus from the configuration, after it is gone.
+    fn forget(&mut self, slot: u8) -> Option<Plugged>;
+    /// What no device uses.
+    fn spare(&mut self) -> &mut Spare;
     /// Writes a picture of the screen.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::machine::Machine;
-use crate::configuration::{Configuration, Interface};
+use crate::configuration::{Configuration, Interface, PluggedKind};
 use crate::properties::{self, DEVICES};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -17,10 +17,19 @@ struct Function {
     id: (u16, u16),
     /// Where it is: device and function.
     slot: (u8, u8),
+    /// The name that a client chose for it.
+    id_of_client: String,
 }
 
 const VIRTIO: u16 = 0x1af4;
 const INTEL: u16 = 0x8086;
+
+/// A virtio device: QEMU's name, the class, and the identifier of the device.
+type Virtio = (&'static str, (u16, &'static str), u16);
+
+const DISK: Virtio = ("virtio-blk-pci", (0x100, "SCSI controller"), 0x1042);
+const NETWORK: Virtio = ("virtio-net-pci", (0x200, "Ethernet controller"), 0x1041);
+const RANDOM: Virtio = ("virtio-rng-pci", (0xff, "Class 255"), 0x1044);
 
 /// The functions of the machine, in the order in which Tollgate places them.
 fn functions(config: &Configuration) -> Vec<Function> {
@@ -29,6 +38,7 @@ fn functions(config: &Configuration) -> Vec<Function> {
         class,
         id,
         slot,
+        id_of_client: String::new(),
     };
     let mut all = vec![function(
         "i440FX",
@@ -51,13 +61,13 @@ fn functions(config: &Configuration) -> Vec<Function> {
     }
     let is_scsi = config.has_scsi();
     let disks = config.drives.iter();
-    let disks = disks.filter(|drive| drive.interface == Interface::Virtio);
-    let disks = disks.map(|_| ("virtio-blk-pci", (0x100, "SCSI controller"), 0x1042));
+    let disks = disks.filter(|drive| drive.interface == Interface::Virtio && drive.slot.is_none());
+    let disks = disks.map(|_| DISK);
     let networks = config.networks.iter();
-    let networks = networks.map(|_| ("virtio-net-pci", (0x200, "Ethernet controller"), 0x1041));
+    let networks = networks.map(|_| NETWORK);
     let other = (0xff, "Class 255");
     let optional = [
-        (config.rng, ("virtio-rng-pci", other, 0x1044)),
+        (config.rng, RANDOM),
         (config.balloon, ("virtio-balloon-pci", other, 0x1045)),
     ];
     let optional = optional.into_iter().filter(|(is_there, _)| *is_there);
@@ -90,6 +100,17 @@ fn functions(config: &Configuration) -> Vec<Function> {
         let class = (0x880, "Class 2176");
         all.push(function("i6300esb", class, (INTEL, 0x25ab), (slot, 0)));
     }
+    all.extend(config.plugged.iter().map(|plugged| {
+        let (driver, class, device) = match plugged.kind {
+            PluggedKind::Disk(_) => DISK,
+            PluggedKind::Network(_) => NETWORK,
+            PluggedKind::Random => RANDOM,
+        };
+        Function {
+            id_of_client: plugged.id.clone().unwrap_or_default(),
+            ..function(driver, class, (VIRTIO, device), (plugged.slot, 0))
+        }
+    }));
     all
 }
 
@@ -97,7 +118,8 @@ fn functions(config: &Configuration) -> Vec<Function> {
 pub fn pci(config: &Configuration) -> Value {
     let device = |it: &Function| {
         json!({
-            "bus": 0, "slot": it.slot.0, "function": it.slot.1, "qdev_id": "",
+            "bus": 0, "slot": it.slot.0, "function": it.slot.1,
+            "qdev_id": it.id_of_client,
             "class_info": {"class": it.class.0, "desc": it.class.1},
             "id": {"vendor": it.id.0, "device": it.id.1},
             "irq_pin": 1, "regions": [],
@@ -131,8 +153,8 @@ pub fn tree(config: &Configuration) -> String {
         let (slot, function) = it.slot;
         let _ = writeln!(
             text,
-            "      dev: {}, id \"\"\n        addr = {slot:02x}.{function}",
-            it.driver
+            "      dev: {}, id \"{}\"\n        addr = {slot:02x}.{function}",
+            it.driver, it.id_of_client
         );
     }
     text

@@ -1,7 +1,9 @@
 //! Tests monitors with a machine that only notes what it is told.
 
+mod pci_devices;
+
 use super::*;
-use crate::configuration::{Configuration, Drive, Interface};
+use crate::configuration::{Configuration, Drive, Interface, Plugged, PluggedKind, Spare};
 use serde_json::{Value, json};
 
 struct Noted {
@@ -11,7 +13,8 @@ struct Noted {
     events: Vec<Event>,
     tags: Vec<String>,
     jobs: Vec<Job>,
-    spare: Vec<Drive>,
+    spare: Spare,
+    slots: Vec<u8>,
 }
 
 impl Noted {
@@ -32,7 +35,8 @@ impl Noted {
             events: Vec::new(),
             tags: Vec::new(),
             jobs: Vec::new(),
-            spare: Vec::new(),
+            spare: Spare::default(),
+            slots: Vec::new(),
         }
     }
 
@@ -105,7 +109,31 @@ impl Machine for Noted {
         self.note(format!("unplug {}", drive.id))
     }
 
-    fn spare(&mut self) -> &mut Vec<Drive> {
+    fn slots(&self) -> Vec<u8> {
+        self.slots.clone()
+    }
+
+    fn plug_into_bus(&mut self, device: Plugged) -> Result<(), String> {
+        if let PluggedKind::Disk(drive) = &device.kind {
+            self.config.drives.push(drive.clone());
+        }
+        self.told.push(format!("plug into {}", device.slot));
+        self.config.plugged.push(device);
+        Ok(())
+    }
+
+    fn ask_for_ejection(&mut self, slot: u8) -> Result<(), String> {
+        self.note(format!("eject {slot}"))
+    }
+
+    fn forget(&mut self, slot: u8) -> Option<Plugged> {
+        self.config.drives.retain(|drive| drive.slot != Some(slot));
+        let mut plugged = self.config.plugged.iter();
+        let place = plugged.position(|it| it.slot == slot)?;
+        Some(self.config.plugged.remove(place))
+    }
+
+    fn spare(&mut self) -> &mut Spare {
         &mut self.spare
     }
 
@@ -220,6 +248,14 @@ fn ready(machine: &mut Noted) -> Qmp {
     let answer = answers(&mut client, r#"{"execute": "qmp_capabilities"}"#, machine);
     assert_eq!(answer, [json!({"return": {}})]);
     client
+}
+
+/// Gives an order. Returns why it is refused, or nothing.
+fn refusal(client: &mut Qmp, name: &str, arguments: Value, machine: &mut Noted) -> String {
+    let request = json!({"execute": name, "arguments": arguments}).to_string();
+    let answer = answers(client, &request, machine).remove(0);
+    let why = answer["error"]["desc"].as_str();
+    why.unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -392,7 +428,8 @@ fn memory_and_registers_are_shown() {
     assert_eq!(line("x $foo"), "Error: unknown register: 'foo'\n");
     assert_eq!(line("info mem"), "PG disabled\n");
     assert_eq!(line("info pic"), "pic0: irr=00\n");
-    assert!(line("device_add virtio-rng-pci").contains("no PCI hot plug"));
+    assert!(line("device_add virtio-rng-pci").contains("does not support hotplugging"));
+    assert!(line("device_add i6300esb").contains("come and go"));
     assert!(line("device_add scsi-hd,drive=a").contains("No 'SCSI' bus"));
 }
 
@@ -402,12 +439,7 @@ fn drives_come_and_go_at_the_scsi_controller() {
     machine.config.scsi_controller = true;
     let mut client = ready(&mut machine);
     let mut order = |name: &str, arguments: Value, machine: &mut Noted| {
-        let request = json!({"execute": name, "arguments": arguments}).to_string();
-        let answer = answers(&mut client, &request, machine).remove(0);
-        answer["error"]["desc"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        refusal(&mut client, name, arguments, machine)
     };
     let node = json!({"driver": "raw", "node-name": "n",
         "file": {"driver": "file", "filename": "a.img"}, "read-only": true});
@@ -433,7 +465,7 @@ fn drives_come_and_go_at_the_scsi_controller() {
     );
     assert_eq!(order("device_del", json!({"id": "d"}), &mut machine), "");
     assert!(order("device_del", json!({"id": "d"}), &mut machine).contains("not found"));
-    assert_eq!(machine.events, [Event::DeviceDeleted("d".into())]);
+    assert_eq!(machine.events, [Event::DeviceDeleted(Some("d".into()))]);
     assert_eq!(
         order("blockdev-del", json!({"node-name": "n"}), &mut machine),
         ""

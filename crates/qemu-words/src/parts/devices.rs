@@ -124,7 +124,8 @@ impl Builder {
                             Refusal(format!("Property 'netdev' can't find value '{id}'"))
                         })?;
                         let (_, kind) = self.netdevs.remove(place);
-                        self.config.networks.push(Network { kind, mac });
+                        let netdev = Some(id);
+                        (self.config.networks).push(Network { kind, mac, netdev });
                     }
                 }
             }

@@ -342,7 +342,7 @@ impl Builder {
             if entry.is_waiting {
                 let line = format!("drive {} is not used by a device", drive.id);
                 self.warn(line);
-                self.config.spare_drives.push(drive);
+                self.config.spare.drives.push(drive);
                 continue;
             }
             self.config.drives.push(drive);

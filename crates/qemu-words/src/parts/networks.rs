@@ -222,6 +222,7 @@ impl Builder {
                     boot: NetworkBoot::default(),
                 },
                 mac: None,
+                netdev: None,
             });
         }
     }
@@ -238,7 +239,11 @@ impl Builder {
         self.model(&mut list);
         let kind = kind(&name, &mut list)?;
         list.end()?;
-        self.config.networks.push(Network { kind, mac });
+        self.config.networks.push(Network {
+            kind,
+            mac,
+            netdev: None,
+        });
         Ok(())
     }
 
@@ -256,7 +261,8 @@ impl Builder {
                     let place = self.netdevs.iter().position(|(known, _)| *known == id);
                     let place = place.ok_or_else(|| Refusal(format!("netdev '{id}' not found")))?;
                     let (_, kind) = self.netdevs.remove(place);
-                    self.config.networks.push(Network { kind, mac });
+                    let netdev = Some(id);
+                    (self.config.networks).push(Network { kind, mac, netdev });
                 } else {
                     self.old_adapters.push(mac);
                 }

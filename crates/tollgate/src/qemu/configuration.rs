@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
-    Cache, DebugPlaces, DriveOptions, Format, HostForward, IdeDrive, MacAddress,
-    MemoryBackingChoice, NetworkBoot, NetworkKind, NetworkOptions, OptionalDevice, Paravirtual,
-    PortRange, RtcBase, ScsiAddress, ScsiDrive, ScsiKind, SecurityModel, ShareOptions,
-    ShareProtocol, Transport, TripleFaultAction, UserOptions, VmConfig,
+    Cache, DebugPlaces, DriveOptions, Format, FunctionKind, HostForward, HotPlug, IdeDrive,
+    MacAddress, MemoryBackingChoice, NetworkBoot, NetworkKind, NetworkOptions, OptionalDevice,
+    Paravirtual, PluggedFunction, PortRange, RtcBase, ScsiAddress, ScsiDrive, ScsiKind,
+    SecurityModel, ShareOptions, ShareProtocol, Transport, TripleFaultAction, UserOptions,
+    VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm_handle::RemovableDrive;
 use tollgate_qemu_words::{
     self as words, Configuration, Drive, DriveFormat, FirmwareText, Interface, MachineKind,
+    Plugged, PluggedKind,
 };
 
 use super::exit_code::failed;
@@ -107,6 +109,8 @@ pub fn configuration(config: &Configuration) -> Result<VmConfig, Failure> {
             .fw_cfg_files
             .extend(boot_order::file(config, &names, &machine.scsi_drives));
     }
+    // ACPI reports to the guest what comes and goes.
+    machine.hot_plug = (machine.pci && machine.acpi).then(HotPlug::default);
     if config.kernel.is_some() {
         check_readable(&machine.kernel, "-kernel")?;
     }
@@ -195,6 +199,31 @@ pub fn scsi_drive(drive: &mut Drive, taken: &[ScsiAddress]) -> Result<ScsiDrive,
     };
     Ok(ScsiDrive {
         address: ScsiAddress { target, lun },
+        kind,
+    })
+}
+
+/// The slots of the PCI bus into which devices can be plugged.
+pub fn slots(machine: &VmConfig) -> Vec<u8> {
+    let slots = machine.hot_plug_slots();
+    let is_one = |slot: &u8| slots >> slot & 1 != 0;
+    (0..u32::BITS as u8).filter(is_one).collect()
+}
+
+/// A device that is plugged into the PCI bus.
+///
+/// # Errors
+/// The address of an adapter is wrong.
+pub fn function(device: &Plugged) -> Result<PluggedFunction, String> {
+    let kind = match &device.kind {
+        PluggedKind::Disk(drive) => FunctionKind::Disk(options(drive)),
+        PluggedKind::Network(adapter) => {
+            FunctionKind::Network(network(adapter).map_err(|failure| failure.message)?)
+        }
+        PluggedKind::Random => FunctionKind::Random,
+    };
+    Ok(PluggedFunction {
+        slot: device.slot,
         kind,
     })
 }

@@ -8,17 +8,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tollgate_machine::board::input::{Buttons, MouseEvent};
-use tollgate_machine::config::ScsiAddress;
+use tollgate_machine::config::{PluggedFunction, ScsiAddress};
 use tollgate_machine::devices::vga::screen::Picture;
 use tollgate_machine::devices::virtio::drive_change::SizedDrive;
 use tollgate_machine::inspection::{Addresses, Inspected, Inspection, MappedPage};
+use tollgate_machine::snapshot::SnapshotFile;
 use tollgate_machine::vm_handle::{
     AfterSnapshot, DriveOrder, MediumChange, RemovableDrive, SnapshotOrder, State, VmHandle,
 };
 use tollgate_qemu_words::monitor::{
-    Button, Event, Job, Machine, Motion, Page, PictureForm, RunState, Tag,
+    Button, Event, Job, Machine, Motion, Page, PictureForm, RunState, Tag, gone,
 };
-use tollgate_qemu_words::{Configuration, Drive, Interface};
+use tollgate_qemu_words::{Configuration, Drive, Interface, Plugged, PluggedKind, Spare};
 
 use super::configuration::DrivePlace;
 use super::snapshots::Store;
@@ -46,12 +47,20 @@ pub struct Talk {
     is_shut_down: AtomicBool,
 }
 
+/// A snapshot of the machine and its disks, which are those that it has now.
+pub struct TagToLoad {
+    /// Where the snapshot is.
+    pub store: Store,
+    /// The name that a client gave it.
+    pub name: String,
+}
+
 #[derive(Default)]
 struct Asked {
     reset: bool,
     quit: bool,
-    /// The name of the snapshot that the machine continues from.
-    load: Option<String>,
+    /// The snapshot that the machine continues from.
+    load: Option<TagToLoad>,
     /// Why that was impossible, once it was tried.
     loaded: Option<Result<(), String>>,
 }
@@ -66,8 +75,8 @@ impl Talk {
         std::mem::take(&mut self.asked().reset)
     }
 
-    /// The name of the snapshot that was asked for since the last call.
-    pub fn take_load(&self) -> Option<String> {
+    /// The snapshot that was asked for since the last call.
+    pub fn take_load(&self) -> Option<TagToLoad> {
         self.asked().load.take()
     }
 
@@ -104,8 +113,12 @@ pub struct Orders {
     media: Vec<Option<PathBuf>>,
     /// Where the drives are, for changes of them, in the order of the configuration.
     places: Vec<Option<DrivePlace>>,
-    /// The images that no device uses.
-    spare: Vec<Drive>,
+    /// What no device uses.
+    spare: Spare,
+    /// The slots of the PCI bus into which devices can be plugged.
+    slots: Vec<u8>,
+    /// The devices that were plugged into the PCI bus, as the machine has them.
+    functions: Vec<PluggedFunction>,
     /// The ends of the places for characters, for people.
     pub labels: Vec<String>,
     /// Ring buffers with their names.
@@ -116,8 +129,13 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Orders for the machine with this handle.
-    pub fn new(config: &Configuration, handle: &VmHandle, talk: &Arc<Talk>) -> Self {
+    /// Orders for the machine with this handle. Devices can be plugged into the `slots` of the PCI bus.
+    pub fn new(
+        config: &Configuration,
+        handle: &VmHandle,
+        talk: &Arc<Talk>,
+        slots: Vec<u8>,
+    ) -> Self {
         Self {
             has_run: !config.paused,
             media: config
@@ -126,7 +144,9 @@ impl Orders {
                 .map(|drive| drive.file.clone())
                 .collect(),
             places: configuration::drive_places(config),
-            spare: config.spare_drives.clone(),
+            spare: config.spare.clone(),
+            slots,
+            functions: Vec::new(),
             config: config.clone(),
             handle: handle.clone(),
             talk: Arc::clone(talk),
@@ -286,7 +306,43 @@ impl Machine for Orders {
         Ok(())
     }
 
-    fn spare(&mut self) -> &mut Vec<Drive> {
+    fn slots(&self) -> Vec<u8> {
+        self.slots.clone()
+    }
+
+    fn plug_into_bus(&mut self, device: Plugged) -> Result<(), String> {
+        let function = configuration::function(&device)?;
+        self.order(DriveOrder::AddFunction(function.clone()))?;
+        if let PluggedKind::Disk(drive) = &device.kind {
+            self.media.push(drive.file.clone());
+            let number = PluggedFunction::number(device.slot);
+            self.places.push(Some(DrivePlace::Virtio(number.into())));
+            self.config.drives.push(drive.clone());
+        }
+        self.functions.push(function);
+        self.functions.sort_by_key(|function| function.slot);
+        self.config.plugged.push(device);
+        Ok(())
+    }
+
+    fn ask_for_ejection(&mut self, slot: u8) -> Result<(), String> {
+        self.order(DriveOrder::RemoveFunction(slot))
+    }
+
+    fn forget(&mut self, slot: u8) -> Option<Plugged> {
+        let mut drives = self.config.drives.iter();
+        if let Some(drive) = drives.position(|drive| drive.slot == Some(slot)) {
+            self.media.remove(drive);
+            self.places.remove(drive);
+            self.config.drives.remove(drive);
+        }
+        self.functions.retain(|function| function.slot != slot);
+        let mut plugged = self.config.plugged.iter();
+        let place = plugged.position(|it| it.slot == slot)?;
+        Some(self.config.plugged.remove(place))
+    }
+
+    fn spare(&mut self) -> &mut Spare {
         &mut self.spare
     }
 
@@ -436,11 +492,20 @@ impl Machine for Orders {
     }
 
     fn load_tag(&mut self, name: &str) -> Result<(), String> {
-        Store::of(&self.config)?.machine(name)?;
+        let store = Store::of(&self.config)?;
+        let path = store.machine(name)?;
+        let snapshot = SnapshotFile::open(&path).map_err(|error| error.to_string())?;
+        if snapshot.description().config.plugged_functions() != self.functions {
+            return Err(format!(
+                "'{name}' is a machine with other devices plugged into its PCI bus"
+            ));
+        }
+        drop(snapshot);
         let is_paused = self.state() != RunState::Running;
         let is_off = self.state() == RunState::Shutdown;
         let mut asked = self.talk.asked();
-        (asked.load, asked.loaded) = (Some(name.to_owned()), None);
+        let name = name.to_owned();
+        (asked.load, asked.loaded) = (Some(TagToLoad { store, name }), None);
         drop(asked);
         self.talk.changed.notify_all();
         if !is_off {
@@ -475,6 +540,13 @@ impl Machine for Orders {
 }
 
 impl Orders {
+    /// Notes which devices the guest has ejected, and reports that.
+    pub fn note_ejected(&mut self) {
+        for slot in self.handle.take_ejected() {
+            gone(slot, self);
+        }
+    }
+
     /// Writes the machine to a file.
     fn save_to(&self, path: &Path) -> Result<(), String> {
         let path = std::path::absolute(path).map_err(|error| error.to_string())?;

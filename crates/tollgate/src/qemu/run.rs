@@ -14,10 +14,10 @@ use tollgate_qemu_words::monitor::Event;
 use tollgate_qemu_words::{self as words, Configuration};
 
 use super::characters::{self, GuestEnds, Running};
-use super::configuration::configuration;
+use super::configuration::{configuration, slots};
 use super::daemon;
 use super::exit_code::{self, failed};
-use super::orders::{Orders, Talk};
+use super::orders::{Orders, TagToLoad, Talk};
 use super::snapshots::Store;
 use crate::confinement::{self, Confinement};
 use crate::control::identity::Identity;
@@ -56,7 +56,7 @@ pub fn run(config: &Configuration) -> Result<u8, Failure> {
     let handle = VmHandle::new();
     limits.watch(group.as_ref(), &handle)?;
     let talk = Arc::new(Talk::default());
-    let orders = Orders::new(config, &handle, &talk);
+    let orders = Orders::new(config, &handle, &talk, slots(&machine));
     let (characters, ends) = characters::open(config, &handle, orders)?;
     // Signals are blocked before any thread exists, because threads inherit that, but after the wait
     // for a client, which they may end.
@@ -164,15 +164,15 @@ impl Life<'_> {
                 // The guest goes on to its last messages and its reset.
                 continue;
             }
-            if let Some(name) = self.talk.take_load() {
-                vm = self.continue_from(&name, vm, machine)?;
+            if let Some(tag) = self.talk.take_load() {
+                vm = self.continue_from(&tag, vm, machine)?;
                 continue;
             }
             if !self.starts_again(&ending) {
                 return Ok((vm, ending));
             }
-            if let Some(name) = self.talk.take_load() {
-                vm = self.continue_from(&name, vm, machine)?;
+            if let Some(tag) = self.talk.take_load() {
+                vm = self.continue_from(&tag, vm, machine)?;
                 continue;
             }
             // The old machine's memory is freed before the new one's is allocated.
@@ -180,19 +180,27 @@ impl Life<'_> {
             machine.ide_drives.clone_from(&vm.config().ide_drives);
             machine.scsi_drives.clone_from(&vm.config().scsi_drives);
             machine.scsi_controller = vm.config().scsi_controller;
+            // A reset also ends the wait for a guest that was asked to eject a device.
+            vm.eject_leaving();
+            machine.hot_plug.clone_from(&vm.config().hot_plug);
             let past = vm.into_past();
             vm = build(machine, self.ends, self.handle)?;
             vm.continue_past(past);
         }
     }
 
-    /// Replaces the machine by a snapshot with this name.
-    fn continue_from(&self, name: &str, vm: Vm, machine: &mut VmConfig) -> Result<Vm, Failure> {
-        let store = Store::of(self.config).map_err(failed)?;
+    /// Replaces the machine by a snapshot.
+    fn continue_from(
+        &self,
+        TagToLoad { store, name }: &TagToLoad,
+        vm: Vm,
+        machine: &mut VmConfig,
+    ) -> Result<Vm, Failure> {
+        machine.hot_plug.clone_from(&vm.config().hot_plug);
         // The old machine has its images open until now.
         drop(vm);
         drop(self.handle.commands().take());
-        let loaded = load(&store, name, machine, self.ends, self.handle);
+        let loaded = load(store, name, machine, self.ends, self.handle);
         let told = loaded.as_ref().map(|_| ());
         self.talk
             .loaded(told.map_err(|failure| failure.message.clone()));
@@ -281,6 +289,8 @@ fn restored(
             .map(|share| share.tag.clone())
             .collect();
         let counts = (config.networks.len(), config.virtio_devices());
+        let plugged = config.plugged_functions().to_vec();
+        let counts = (counts, plugged);
         (ports, shares, counts, config.memory_bytes)
     };
     if devices(saved) != devices(machine) {

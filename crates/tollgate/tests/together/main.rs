@@ -62,6 +62,7 @@ mod qemu;
 mod qemu_cloud;
 mod qemu_dos;
 mod qemu_drives;
+mod qemu_hot_plug;
 mod real_system;
 mod running;
 mod small_system;

@@ -1,6 +1,8 @@
 //! The machine's side of the host bridge: configuration accesses, the addresses in BARs, and
 //! interrupt lines.
 
+pub mod hot_plug;
+
 use super::config_space::{CONFIG_BYTES, Command, Window};
 use super::function::PciFunction;
 use super::host_bridge::HostBridge;
@@ -8,6 +10,7 @@ use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, Place, interrupt_line};
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, PortClaim, PortWidth, SavedState, StateError};
 use crate::devices::virtio::drive_change::DriveChange;
+use hot_plug::HotPlug;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::ops::Range;
@@ -49,12 +52,19 @@ pub struct PciHost {
     /// A bit for each ISA line to which an interrupt line of this bus is routed and that is
     /// asserted.
     isa_lines: u16,
+    /// What is known of functions that come and go.
+    hot_plug: HotPlug,
+    /// Connects the threads of functions, once the bus has connected this device.
+    completer: Option<Completer>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct State {
     address: u32,
     isa_lines: u16,
+    /// States of machines without hot plug lack this field.
+    #[serde(default)]
+    hot_plug: hot_plug::Registers,
     /// For each function its name, its configuration space and its remaining state.
     functions: Vec<(String, Vec<u8>, SavedState)>,
 }
@@ -97,8 +107,6 @@ impl PciHost {
                 function.config_mut().set_multifunction();
             }
         }
-        let fixed_memory = (placed.iter().enumerate())
-            .find_map(|(slot, (_, function))| Some((slot, function.fixed_memory()?)));
         let slots = placed.into_iter().map(|(place, function)| Slot {
             place,
             function,
@@ -109,13 +117,23 @@ impl PciHost {
             slots: slots.collect(),
             windows: Vec::new(),
             fixed: Vec::new(),
-            fixed_memory,
+            fixed_memory: None,
             has_ecam,
             isa_lines: 0,
+            hot_plug: HotPlug::default(),
+            completer: None,
         };
         // A function may answer from the start, if no firmware will enable it.
-        host.look_up_claims();
+        host.number_slots();
         host
+    }
+
+    /// Looks up everything that refers to slots by their numbers.
+    fn number_slots(&mut self) {
+        let mut slots = self.slots.iter().enumerate();
+        self.fixed_memory =
+            slots.find_map(|(number, slot)| Some((number, slot.function.fixed_memory()?)));
+        self.look_up_claims();
     }
 
     /// Returns the functions in the order of their places.
@@ -163,14 +181,19 @@ impl PciHost {
         let config = slot.function.config_mut();
         config.set_interrupt_status(wanted);
         let asserted = wanted && !config.command().contains(Command::INTX_DISABLE);
+        let device = slot.place.device;
         if std::mem::replace(&mut slot.asserted, asserted) != asserted {
-            let line = interrupt_line(slot.place.device);
-            let mut sharers = self.slots.iter();
-            let level =
-                sharers.any(|other| other.asserted && interrupt_line(other.place.device) == line);
-            context.set_line(line, level);
+            self.drive_line(device, context);
             self.drive_isa(context);
         }
+    }
+
+    /// Drives the line of a device number, which several devices share.
+    fn drive_line(&self, device: u8, context: &mut DeviceContext<'_>) {
+        let line = interrupt_line(device);
+        let mut slots = self.slots.iter();
+        let level = slots.any(|slot| slot.asserted && interrupt_line(slot.place.device) == line);
+        context.set_line(line, level);
     }
 
     /// Drives the ISA lines to which an ISA bridge leads interrupts, if there is such a bridge.
@@ -325,6 +348,9 @@ impl Device for PciHost {
         if let Some((_, memory)) = &self.fixed_memory {
             claims = claims.with_memory(memory.start, memory.end - memory.start);
         }
+        if let Some(ports) = self.hot_plug.ports() {
+            claims = claims.with_ports(ports, PortWidth::Any);
+        }
         let fixed = self.fixed.iter();
         claims.ports.extend(fixed.map(|(_, claim)| claim.clone()));
         self.windows.iter().fold(claims, |claims, (_, window)| {
@@ -341,6 +367,9 @@ impl Device for PciHost {
     fn port_read(&mut self, port: u16, size: u8, context: &mut DeviceContext<'_>) -> u32 {
         if port == ADDRESS_PORT {
             return self.address;
+        }
+        if let Some(offset) = self.hot_plug.offset(port) {
+            return self.read_hot_plug(offset, size);
         }
         let mut data = [0xff; 4];
         if port & !3 == DATA_PORT {
@@ -366,6 +395,8 @@ impl Device for PciHost {
         let data = value.to_le_bytes();
         if port == ADDRESS_PORT {
             self.address = value & ADDRESS_BITS;
+        } else if let Some(offset) = self.hot_plug.offset(port) {
+            self.write_hot_plug(offset, size, value, context);
         } else if port & !3 == DATA_PORT {
             if let Some((device, offset)) = self.data_port_target(port) {
                 let data = &data[..bytes_in_data_port(port, size)];
@@ -439,16 +470,20 @@ impl Device for PciHost {
     }
 
     fn connect(&mut self, completer: Completer) {
-        for (device, slot) in self.slots.iter_mut().enumerate() {
-            slot.function.connect(completer.for_part(device as u8));
+        for slot in &mut self.slots {
+            slot.function.connect(completer.for_part(slot.place.part()));
         }
+        self.completer = Some(completer);
     }
 
     fn complete(&mut self, token: u64, context: &mut DeviceContext<'_>) {
-        let (device, token) = Completer::part_of(token);
-        self.call(device.into(), context, |function, context| {
-            function.complete(token, context);
-        });
+        let (part, token) = Completer::part_of(token);
+        // The function may have been ejected in the meantime.
+        if let Some(slot) = self.slot_at(part.into()) {
+            self.call(slot, context, |function, context| {
+                function.complete(token, context);
+            });
+        }
     }
 
     fn change_drive(
@@ -479,6 +514,8 @@ impl Device for PciHost {
 
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
         self.address = 0;
+        self.eject_leaving(context);
+        self.hot_plug.registers = hot_plug::Registers::default();
         for device in 0..self.slots.len() {
             self.call(device, context, |function, context| {
                 function.reset(context);
@@ -498,6 +535,7 @@ impl Device for PciHost {
         let state = State {
             address: self.address,
             isa_lines: self.isa_lines,
+            hot_plug: self.hot_plug.registers,
             functions: functions.collect(),
         };
         SavedState::of(Self::STATE_VERSION, &state)
@@ -524,6 +562,7 @@ impl Device for PciHost {
                 && !config.command().contains(Command::INTX_DISABLE);
         }
         self.isa_lines = state.isa_lines;
+        self.hot_plug.registers = state.hot_plug;
         self.look_up_claims();
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Tests of the bus as a guest sees it: enumeration, windows that move, lines and messages.
 
+mod hot_plug;
+
 use super::config_space::{BarKind, Command, ConfigSpace, Identity};
 use super::function::PciFunction;
 use super::host::PciHost;
@@ -21,6 +23,10 @@ struct Memory {
 
 impl Memory {
     fn boxed(name: &str) -> Box<dyn PciFunction> {
+        Box::new(Self::named(name))
+    }
+
+    fn named(name: &str) -> Self {
         let mut config = ConfigSpace::new(&Identity {
             vendor: 0x1234,
             device: 0x5678,
@@ -33,13 +39,13 @@ impl Memory {
         config.add_bar(0, BarKind::Io, 16);
         config.add_bar(1, BarKind::Memory32, 4096);
         let messages = MsiX::add_to(&mut config, 2, 3);
-        Box::new(Self {
+        Self {
             name: name.into(),
             config,
             messages,
             bytes: [0; 64],
             asks: false,
-        })
+        }
     }
 }
 

@@ -11,8 +11,26 @@ const MAX_BYTES: u64 = 4096;
 
 /// An entropy device. It uses getrandom(2), which needs no device node, so a host root without /dev
 /// supplies random bytes too.
-#[derive(Default)]
-pub struct Entropy;
+pub struct Entropy {
+    name: String,
+}
+
+impl Default for Entropy {
+    fn default() -> Self {
+        Self {
+            name: "virtio-rng".into(),
+        }
+    }
+}
+
+impl Entropy {
+    /// Makes one of several devices, which have different names in saved states.
+    pub fn numbered(number: u8) -> Self {
+        Self {
+            name: format!("virtio-rng{number}"),
+        }
+    }
+}
 
 /// Fills a buffer with random bytes from the host. The kernel has them without a wait, except in
 /// the first seconds after the host's own start.
@@ -30,7 +48,7 @@ fn fill(buffer: &mut [u8]) -> Result<(), Errno> {
 
 impl VirtioDevice for Entropy {
     fn name(&self) -> &str {
-        "virtio-rng"
+        &self.name
     }
 
     fn device_type(&self) -> u16 {

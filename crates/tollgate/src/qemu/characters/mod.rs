@@ -183,6 +183,9 @@ impl Characters {
         let (told, handle) = (Arc::clone(&shared), self.handle.clone());
         let was_paused = AtomicBool::new(self.orders.configuration().paused);
         self.handle.add_listener(Arc::new(move || {
+            if handle.has_ejected() {
+                host::raise(told.bell.as_fd());
+            }
             let (is_paused, event) = match handle.status().state {
                 State::Paused => (true, Event::Stop),
                 State::Running | State::Halted => (false, Event::Resume),
@@ -232,6 +235,7 @@ impl Characters {
                     self.orders.quit();
                 }
             }
+            self.orders.note_ejected();
             let mut events = shared.events.lock().unwrap_or_else(PoisonError::into_inner);
             for event in self.orders.events.drain(..).chain(events.drain(..)) {
                 for place in &mut self.places {

@@ -20,7 +20,7 @@ impl Driver {
     fn new() -> Self {
         let mut bench = Bench::new();
         let mut bus = Bus::new();
-        let device = VirtioMmio::new(Box::new(Entropy), INDEX);
+        let device = VirtioMmio::new(Box::new(Entropy::default()), INDEX);
         let added = bus.add(Box::new(device), &mut bench.board, &bench.clock);
         added.unwrap();
         Self { bench, bus }
