@@ -85,7 +85,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let mut is_alone = false;
         let cpu = self.runner.state();
         if cpu.has_breakpoints() || cpu.debugged.breakpoints {
-            if self.watched.meets(code_address(cpu)) {
+            let (view, features) = (&mut *self.view, self.features);
+            let is_fetched = || view.decode(cpu, features).is_ok();
+            if self.watched.meets(code_address(cpu), is_fetched) {
                 return Err(VcpuStop::Requested(StopRequest::Attention));
             }
             if cpu.has_breakpoints() && self.meets_code_breakpoint() {

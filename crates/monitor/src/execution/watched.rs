@@ -92,11 +92,13 @@ impl Watched {
         self.stop.is_some()
     }
 
-    /// Whether the processor stops before the instruction at a linear address.
-    pub(crate) fn meets(&mut self, address: u64) -> bool {
+    /// Whether the processor stops before the instruction at a linear address. `is_fetched` is whether
+    /// the instruction can be fetched. If not, its breakpoint does not count yet: the page fault of the
+    /// fetch comes first, and the instruction is executed after that.
+    pub(crate) fn meets(&mut self, address: u64, is_fetched: impl FnOnce() -> bool) -> bool {
         if std::mem::take(&mut self.stops_next) {
             self.stop = Some(DebugStop::Stepped);
-        } else if self.code.contains(&address) {
+        } else if self.code.contains(&address) && is_fetched() {
             self.stop = Some(DebugStop::Breakpoint);
         }
         self.stop.is_some()
@@ -150,13 +152,14 @@ mod tests {
         watched.code.insert(7);
         let debugged = watched.debugged();
         assert!(debugged.breakpoints && !debugged.instructions);
-        assert!(!watched.meets(6));
+        assert!(!watched.meets(6, || true));
+        assert!(!watched.meets(7, || false));
         assert_eq!(watched.take_stop(), None);
-        assert!(watched.meets(7));
+        assert!(watched.meets(7, || true));
         assert_eq!(watched.take_stop(), Some(DebugStop::Breakpoint));
         watched.stops_next = true;
-        assert!(watched.meets(8));
+        assert!(watched.meets(8, || false));
         assert_eq!(watched.take_stop(), Some(DebugStop::Stepped));
-        assert!(!watched.meets(8));
+        assert!(!watched.meets(8, || true));
     }
 }

@@ -9,9 +9,12 @@ use crate::support::sixteen_bit::{END, Kind, Program};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
 use tollgate_exits::ExitKind;
+use tollgate_memory::GuestMemory;
 use tollgate_monitor::{DebugStop, VcpuStop, WatchedAccess, WatchedMemory, code_address};
-use tollgate_platform::{Platform, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_platform::{BareMachine, Platform, StopRequest};
+use tollgate_test_support::{Computer, flat_state};
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::state::TableRegister;
 
 /// Runs the guest to its end, and executes each instruction at which it stops alone. Returns how often
 /// it has stopped at each address.
@@ -195,4 +198,89 @@ fn code_of_sixteen_bits_stops_at_linear_addresses() {
             assert_eq!(computer.state().gpr[3], 300, "{kind:?}");
         }
     }
+}
+
+/// A machine that stops when the guest writes to a port.
+#[derive(Default)]
+struct Ending(Option<StopRequest>);
+
+impl BareMachine for Ending {
+    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
+        0xff
+    }
+    fn port_write(&mut self, _port: u16, _size: u8, value: u32) {
+        self.0 = Some(StopRequest::DebugExit(value as u8));
+    }
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        data.fill(0xff);
+    }
+    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.0.take()
+    }
+}
+
+#[test]
+fn code_that_the_guest_must_bring_into_memory_stops_once() {
+    const DIRECTORY: u64 = 0x1000;
+    const TABLE: u64 = 0x2000;
+    const GDT: u64 = 0x3000;
+    const IDT: u64 = 0x4000;
+    const HANDLER: u32 = 0x5000;
+    const CODE: u32 = 0x1_0000;
+    /// Two pages that are not present at the start.
+    const ABSENT: u32 = 0x3_0000;
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    let mut put =
+        |address: u64, bytes: &[u8]| assert!(memory.write(PhysicalAddress(address), bytes));
+    put(DIRECTORY, &(TABLE as u32 | 3).to_le_bytes());
+    for page in 0..1024u32 {
+        let is_there = !(ABSENT >> 12..(ABSENT >> 12) + 2).contains(&page);
+        let entry = page << 12 | 2 | u32::from(is_there);
+        put(TABLE + u64::from(page) * 4, &entry.to_le_bytes());
+    }
+    put(GDT + 0x10, &[0xff, 0xff, 0, 0, 0, 0x9b, 0xcf, 0]);
+    put(IDT + 14 * 8, &(0x0010_0000 | HANDLER).to_le_bytes());
+    put(IDT + 14 * 8 + 4, &0x8e00u32.to_le_bytes());
+    // push eax; mov eax, cr2; shr eax, 12; or dword ptr [eax * 4 + TABLE], 1; pop eax; inc ebx;
+    // add esp, 4; iretd
+    let mut handler = vec![0x50, 0x0f, 0x20, 0xd0, 0xc1, 0xe8, 12, 0x83, 0x0c, 0x85];
+    handler.extend((TABLE as u32).to_le_bytes());
+    handler.extend([1, 0x58, 0x43, 0x83, 0xc4, 4, 0xcf]);
+    put(HANDLER.into(), &handler);
+    // call ABSENT + 800h; out 0, al
+    let mut code = vec![0xe8];
+    code.extend((ABSENT + 0x800 - (CODE + 5)).to_le_bytes());
+    code.extend([0xe6, 0]);
+    put(CODE.into(), &code);
+    // inc esi; jmp ABSENT + 0ffeh
+    put((ABSENT + 0x800).into(), &[0x46, 0xe9, 0xf8, 7, 0, 0]);
+    // mov edx, 12345678h, across the pages; inc esi; ret
+    put(
+        (ABSENT + 0xffe).into(),
+        &[0xba, 0x78, 0x56, 0x34, 0x12, 0x46, 0xc3],
+    );
+    let mut state = flat_state(CODE.into());
+    state.cr0 = 0x8000_0021;
+    state.cr3 = DIRECTORY;
+    state.gdtr = TableRegister {
+        base: GDT,
+        limit: 0x1f,
+    };
+    state.idtr = TableRegister {
+        base: IDT,
+        limit: 0x7f,
+    };
+    state.gpr[3] = 0;
+    state.gpr[4] = 0x2_0000;
+    state.gpr[6] = 0;
+    let mut computer = Computer::new(state, memory, Ending::default(), 1 << 20, true).unwrap();
+    let places = [0x800, 0xffe, 0x1003].map(|offset| u64::from(ABSENT + offset));
+    computer.watch(|watched| watched.code.extend(places));
+    assert_eq!(
+        stops(&mut computer),
+        BTreeMap::from(places.map(|place| (place, 1)))
+    );
+    let [ebx, edx, esi] = [3, 2, 6].map(|register: usize| computer.state().gpr[register]);
+    assert_eq!((ebx, edx, esi), (2, 0x1234_5678, 2));
 }
