@@ -263,7 +263,6 @@ fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
         .flag(Flags::Wbinvd)
         .flag(Flags::ProcC1)
         .flag(Flags::SlpButton)
-        .flag(Flags::FixRtc)
         .flag(Flags::TmrValExt)
         .flag(Flags::ResetRegSup);
     fadt.dsdt = dsdt.into();

@@ -591,6 +591,12 @@ impl Pc {
             self.bus
                 .advance_due(&mut self.board, &self.clock, clock.now);
         }
+        if std::mem::take(&mut self.board.alarm_rang) {
+            self.with(|acpi_pm: &mut AcpiPm, context| {
+                acpi_pm.report_alarm();
+                acpi_pm.forward(context);
+            });
+        }
         self.board.serial_output.advance(clock.now);
         self.board.second_serial_output.advance(clock.now);
         self.board.printer_output.advance(clock.now);

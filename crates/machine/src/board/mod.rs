@@ -46,6 +46,9 @@ pub struct Board {
     pub a20: bool,
     /// Whether bit 7 of port 70h masks NMIs.
     pub nmi_masked: bool,
+    /// Whether the real-time clock's alarm has gone off, which is also an event of ACPI's. It is
+    /// reported before the next instruction, so no saved state contains it.
+    pub alarm_rang: bool,
     /// The stop that the guest has requested.
     pub stop: Option<StopRequest>,
     /// Receives the output of the first serial port.
@@ -85,6 +88,7 @@ impl Board {
             fpu_error: FpuError::default(),
             a20: true,
             nmi_masked: false,
+            alarm_rang: false,
             stop: None,
             serial_output,
             second_serial_output: Console::new(Box::new(std::io::sink())),
@@ -101,6 +105,7 @@ impl Board {
         self.fpu_error = FpuError::default();
         self.a20 = true;
         self.nmi_masked = false;
+        self.alarm_rang = false;
         self.stop = None;
     }
 
@@ -142,6 +147,7 @@ impl Board {
         self.fpu_error = state.fpu_error;
         self.a20 = state.a20;
         self.nmi_masked = state.nmi_masked;
+        self.alarm_rang = false;
         self.stop = None;
         Ok(())
     }

@@ -114,6 +114,11 @@ impl<'a> DeviceContext<'a> {
         self.board.nmi_masked = masked;
     }
 
+    /// Reports to ACPI's fixed hardware that the real-time clock's alarm has gone off.
+    pub const fn report_alarm(&mut self) {
+        self.board.alarm_rang = true;
+    }
+
     /// Requests that the processor stop. An earlier request is kept.
     pub fn request_stop(&mut self, request: StopRequest) {
         self.board.request_stop(request);

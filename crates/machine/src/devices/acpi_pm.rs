@@ -156,6 +156,11 @@ impl AcpiPm {
         self.status |= pm1::POWER_BUTTON;
     }
 
+    /// Reports that the real-time clock's alarm has gone off.
+    pub fn report_alarm(&mut self) {
+        self.status |= pm1::RTC;
+    }
+
     /// Reports general-purpose event `number` (0 to 15).
     pub fn raise_general_event(&mut self, number: u8) {
         self.gpe_status |= 1_u16.checked_shl(number.into()).unwrap_or(0);
@@ -295,6 +300,18 @@ mod tests {
         pm.write(PM1_EVENT_PORT, 2, 0xff, START);
         assert!(pm.sci());
         pm.write(PM1_EVENT_PORT + 1, 1, 1, START);
+        assert!(!pm.sci());
+    }
+
+    #[test]
+    fn the_clocks_alarm_is_an_event_that_is_off_until_the_guest_wants_it() {
+        let mut pm = AcpiPm::new();
+        pm.report_alarm();
+        assert_eq!(pm.read(PM1_EVENT_PORT, 2, START), 1 << 10);
+        assert!(!pm.sci());
+        pm.write(PM1_EVENT_PORT + 2, 2, 1 << 10, START);
+        assert!(pm.sci());
+        pm.write(PM1_EVENT_PORT, 2, 1 << 10, START);
         assert!(!pm.sci());
     }
 

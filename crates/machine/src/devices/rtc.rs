@@ -79,6 +79,9 @@ pub struct Rtc {
     settled: GuestTime,
     lost_periods: LostTicks,
     irq: IrqLine,
+    /// Whether an alarm with its interrupt has gone off that was not reported to ACPI yet.
+    #[serde(skip)]
+    alarm_rang: bool,
 }
 
 impl Rtc {
@@ -113,6 +116,7 @@ impl Rtc {
             settled: GuestTime(0),
             lost_periods: LostTicks::default(),
             irq: IrqLine::default(),
+            alarm_rang: false,
         };
         const X87_PRESENT: u8 = 1 << 1;
         rtc.set_memory_byte(register::EQUIPMENT, X87_PRESENT);
@@ -496,10 +500,16 @@ impl Rtc {
             self.flags.insert(Flags::UPDATE_ENDED);
             if self.next_alarm(before).is_some_and(|alarm| alarm <= after) {
                 self.flags.insert(Flags::ALARM);
+                self.alarm_rang |= self.control_b.contains(Control::ALARM_INTERRUPT);
             }
         }
         self.settled = now;
         self.irq.set(self.requests_interrupt());
+    }
+
+    /// Returns whether an alarm with its interrupt has gone off since the last call.
+    pub fn take_alarm(&mut self) -> bool {
+        std::mem::take(&mut self.alarm_rang)
     }
 
     /// Returns the level of IRQ 8 at the last access or advance.

@@ -598,3 +598,23 @@ fn a_device_that_comes_or_goes_is_reported_by_a_general_event() {
     assert!(pc.ask_for_ejection(4).is_err());
     assert_eq!(reported(&mut pc), 0);
 }
+
+#[test]
+fn the_clocks_alarm_reaches_the_processor_as_an_event_of_acpi() {
+    const PM1_STATUS: u16 = 0x600;
+    const RTC_EVENT: u32 = 1 << 10;
+    let mut pc = pc();
+    mask_pic(&mut pc);
+    redirect(&mut pc, 9, 0x0000_8051);
+    pc.port_write(PM1_STATUS + 2, 2, RTC_EVENT);
+    // Any second matches. The alarm's interrupt is enabled.
+    for (register, value) in [(1, 0xff), (3, 0xff), (5, 0xff), (0x0b, 0x22)] {
+        out(&mut pc, 0x70, register);
+        out(&mut pc, 0x71, value);
+    }
+    while pc.port_read(PM1_STATUS, 2) & RTC_EVENT == 0 {
+        assert!(!pc.interrupt_pending());
+        wait_for_deadline(&mut pc);
+    }
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x51));
+}

@@ -7,6 +7,9 @@ use tollgate_platform::GuestTime;
 impl Rtc {
     fn forward(&mut self, context: &mut DeviceContext<'_>) {
         context.forward(Self::IRQ, &mut self.irq);
+        if self.take_alarm() {
+            context.report_alarm();
+        }
     }
 }
 
@@ -48,6 +51,7 @@ impl Device for Rtc {
         let kept = Control::from_bits_retain(self.control_b.bits() & !CLEARED_BY_RESET);
         self.change_controls(self.control_a, kept, now);
         self.flags = super::Flags::empty();
+        self.take_alarm();
         self.irq = crate::board::IrqLine::low();
         self.nmi_disabled = false;
     }
