@@ -478,6 +478,7 @@ impl Pc {
     /// uses something of the host that the state does not contain.
     pub fn save(&mut self) -> Result<PcState, StateError> {
         self.finish_work()?;
+        self.report_alarm();
         self.bus.can_be_saved()?;
         Ok(PcState {
             version: PC_STATE_VERSION,
@@ -574,6 +575,16 @@ impl Pc {
 }
 
 impl Pc {
+    /// Reports an alarm of the real-time clock to ACPI's fixed hardware, if it has gone off.
+    fn report_alarm(&mut self) {
+        if std::mem::take(&mut self.board.alarm_rang) {
+            self.with(|acpi_pm: &mut AcpiPm, context| {
+                acpi_pm.report_alarm();
+                acpi_pm.forward(context);
+            });
+        }
+    }
+
     /// Brings all devices to the present time. Completions of other threads are postponed as soon
     /// as `stops` returns true.
     fn advance_until(&mut self, stops: impl Fn(&Board, GuestTime) -> bool) {
@@ -591,12 +602,7 @@ impl Pc {
             self.bus
                 .advance_due(&mut self.board, &self.clock, clock.now);
         }
-        if std::mem::take(&mut self.board.alarm_rang) {
-            self.with(|acpi_pm: &mut AcpiPm, context| {
-                acpi_pm.report_alarm();
-                acpi_pm.forward(context);
-            });
-        }
+        self.report_alarm();
         self.board.serial_output.advance(clock.now);
         self.board.second_serial_output.advance(clock.now);
         self.board.printer_output.advance(clock.now);

@@ -47,7 +47,7 @@ pub struct Board {
     /// Whether bit 7 of port 70h masks NMIs.
     pub nmi_masked: bool,
     /// Whether the real-time clock's alarm has gone off, which is also an event of ACPI's. It is
-    /// reported before the next instruction, so no saved state contains it.
+    /// reported when devices are next brought to the present time, and before a state is saved.
     pub alarm_rang: bool,
     /// The stop that the guest has requested.
     pub stop: Option<StopRequest>,
