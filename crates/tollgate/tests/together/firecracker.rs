@@ -113,6 +113,41 @@ fn a_guest_is_started_paused_saved_and_cloned_by_requests() {
     assert_eq!(later.end().code, Some(0));
 }
 
+#[test]
+fn a_guest_s_memory_may_be_secret() {
+    let folder = Folder::new();
+    let socket = folder.path("secret");
+    let mut command = firecracker();
+    command
+        .arg("--secret-memory")
+        .arg("--api-sock")
+        .arg(&socket);
+    let mut guest = Session::over_pipes(command);
+    let client = Client::new(&socket);
+    client.order("PUT", "/boot-source", boot_source());
+    let machine = json!({"vcpu_count": 1, "mem_size_mib": 128});
+    client.order("PUT", "/machine-config", machine);
+    let answer = client.ask("PUT", "/actions", &start());
+    if !answer.is(204) {
+        // The host has none, or lets this user lock less.
+        let reason = answer.body["fault_message"].as_str().unwrap();
+        let is_told = reason.contains("no secret memory") || reason.contains("cannot lock 128 MiB");
+        assert!(is_told, "{reason}");
+        return;
+    }
+    linux::wait_for_shell(&mut guest);
+    assert_eq!(guest.shell("echo of $((6 * 7))"), "of 42");
+    client.order("PATCH", "/vm", json!({"state": "Paused"}));
+    let save =
+        json!({"snapshot_path": folder.path("state"), "mem_file_path": folder.path("memory")});
+    let refusal = client.refusal("PUT", "/snapshot/create", save);
+    assert!(refusal.contains("written to no snapshot"), "{refusal}");
+    assert!(!folder.path("state").exists());
+    client.order("PATCH", "/vm", json!({"state": "Resumed"}));
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+}
+
 /// A configuration file.
 fn file(folder: &Folder, content: &Value) -> Command {
     let path = folder.file("vm.json", content.to_string().as_bytes());
