@@ -40,8 +40,8 @@ pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, Shad
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::refusals::Protocol;
 pub use tollgate_network::{
-    HostForward, MacAddress, NetworkBoot, NetworkKind, NetworkOptions, RefusalLines, Refused,
-    RefusedList, Rule, Rules, Transport, UserOptions, VsockOptions,
+    AdapterModel, HostForward, MacAddress, NetworkBoot, NetworkKind, NetworkOptions, RefusalLines,
+    Refused, RefusedList, Rule, Rules, Transport, UserOptions, VsockOptions,
 };
 pub use tollgate_share::{SecurityModel, ShareOptions, ShareProtocol};
 pub use tollgate_x86::Paravirtual;
@@ -397,6 +397,8 @@ pub enum ConfigError {
     TooManyIdeDrives(usize),
     /// There are IDE drives, but no PCI bus for the IDE function.
     IdeWithoutPci,
+    /// There is a network adapter that is a PCI function, but no PCI bus.
+    AdapterWithoutPci,
     /// Two drives of the SCSI controller have this address, or it is too large.
     ScsiAddress(ScsiAddress),
     /// No function, or only one, can be plugged into this slot of the PCI bus.
@@ -457,6 +459,10 @@ impl fmt::Display for ConfigError {
                 formatter,
                 "IDE disks (if=ide) and CD-ROMs need the PCI bus (--pci on)"
             ),
+            Self::AdapterWithoutPci => write!(
+                formatter,
+                "a network adapter of the model e1000 needs the PCI bus (--pci on)"
+            ),
             Self::TooManyFloppies(count) => write!(
                 formatter,
                 "{count} floppy drives: there is room for {}",
@@ -490,12 +496,19 @@ impl VmConfig {
         let others = self.devices.iter().filter(|device| device.is_virtio());
         let is_listed = self.devices.contains(&OptionalDevice::VirtioBalloon);
         let balloon = usize::from(self.balloon.is_some() && !is_listed);
-        let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
+        let (drives, shares) = (&self.drives, &self.shares);
+        let networks = self.adapters(AdapterModel::Virtio);
         let console = usize::from(!self.ports.is_empty());
         let vsock = usize::from(self.vsock.is_some());
         let scsi = usize::from(self.has_scsi());
-        let own = drives.len() + networks.len() + shares.len();
+        let own = drives.len() + networks + shares.len();
         own + console + vsock + scsi + balloon + others.count()
+    }
+
+    /// Returns the number of network adapters of this model.
+    pub fn adapters(&self, model: AdapterModel) -> usize {
+        let networks = self.networks.iter();
+        networks.filter(|network| network.model == model).count()
     }
 
     /// Whether there is a virtio SCSI controller.
@@ -535,7 +548,8 @@ impl VmConfig {
             Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
             None => MAX_VIRTIO_DEVICES - usize::from(self.has_ide_drives()),
         };
-        most - usize::from(self.has_watchdog())
+        let others = usize::from(self.has_watchdog()) + self.adapters(AdapterModel::E1000);
+        most.saturating_sub(others)
     }
 
     /// Checks everything that can be checked without opening a file.
@@ -581,6 +595,9 @@ impl VmConfig {
         }
         if !self.pci && self.has_ide_drives() {
             return Err(ConfigError::IdeWithoutPci);
+        }
+        if !self.pci && self.adapters(AdapterModel::E1000) != 0 {
+            return Err(ConfigError::AdapterWithoutPci);
         }
         scsi_drives::check(&self.scsi_drives)?;
         if self.floppies.len() > Floppy::MOST_DRIVES {

@@ -14,6 +14,7 @@ use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::isa_bridge::IsaBridge;
 use crate::devices::chipset::power_management::PowerManagement;
 use crate::devices::debug_ports::DebugPorts;
+use crate::devices::e1000::E1000;
 use crate::devices::flash::{Flash, FlashImage};
 use crate::devices::floppy::format::DriveKind;
 use crate::devices::floppy::{self, Drive, Floppy};
@@ -54,7 +55,7 @@ use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
 use tollgate_memory::PhysicalLayout;
-use tollgate_network::{Backend, MacAddress, NetworkError};
+use tollgate_network::{Adapter, AdapterModel, Backend, MacAddress, NetworkError};
 use tollgate_share::ShareError;
 
 /// A resource of the host that a device needs cannot be used. Prints as one line.
@@ -99,6 +100,8 @@ pub struct BackEnds {
     pub virtio: Vec<Box<dyn VirtioDevice>>,
     /// The virtio devices that were plugged in.
     pub plugged: Vec<PluggedDevice>,
+    /// The network adapters that are not virtio devices.
+    pub adapters: Vec<E1000>,
     /// The units of the IDE function.
     pub ide: IdeUnits,
     /// The drives of the floppy disk controller.
@@ -118,6 +121,7 @@ impl BackEnds {
         Ok(Self {
             virtio: virtio_devices(config)?,
             plugged: plugged_devices(config)?,
+            adapters: adapters(config)?,
             ide: ide_units(config).map_err(BackEndError::Disk)?,
             floppies: floppies(config).map_err(BackEndError::Disk)?,
             flash: FlashImage::open_all(&config.flash).map_err(BackEndError::Disk)?,
@@ -163,6 +167,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     let BackEnds {
         virtio,
         plugged,
+        adapters,
         ide,
         floppies,
         flash,
@@ -188,6 +193,11 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
         let mut functions: Vec<_> = functions.collect();
         // What is not virtio comes last, so that virtio devices have the same numbers with it.
+        functions.extend(
+            adapters
+                .into_iter()
+                .map(|it| Box::new(it) as Box<dyn PciFunction>),
+        );
         if config.has_watchdog() {
             functions.push(Box::new(Watchdog::default()));
         }
@@ -323,8 +333,8 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         })
         .collect::<Result<Vec<_>, _>>()
         .map_err(BackEndError::Disk)?;
-    for (index, options) in (0..).zip(&config.networks) {
-        devices.push(Box::new(adapter(index, options)?));
+    for (index, options) in networks(config, AdapterModel::Virtio) {
+        devices.push(Box::new(virtio_adapter(index, options)?));
     }
     if config.devices.contains(&OptionalDevice::VirtioRng) {
         devices.push(Box::new(Entropy::default()));
@@ -352,16 +362,44 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     Ok(devices)
 }
 
-/// Makes the network adapter with this number, and starts its network.
-fn adapter(index: u8, options: &NetworkOptions) -> Result<Net, BackEndError> {
-    let name = format!("virtio-net{index}");
+/// The networks with an adapter of this model, with their numbers among all.
+fn networks(config: &VmConfig, model: AdapterModel) -> impl Iterator<Item = (u8, &NetworkOptions)> {
+    let all = (0..).zip(&config.networks);
+    all.filter(move |(_, options)| options.model == model)
+}
+
+/// Starts the network of the adapter with this name and number, and returns the adapter's address and
+/// its end of the cable.
+fn plug_in(
+    name: &str,
+    index: u8,
+    options: &NetworkOptions,
+) -> Result<(MacAddress, Adapter, Backend), BackEndError> {
     let mac = options.mac.unwrap_or(MacAddress::of_adapter(index));
-    let label = name.clone();
+    let label = name.to_owned();
     let report = move |line| {
         let _ = writeln!(std::io::stderr(), "tollgate: {label}: {line}");
     };
     let (adapter, backend) = Backend::start(options, mac, report).map_err(BackEndError::Network)?;
+    Ok((mac, adapter, backend))
+}
+
+/// Makes the virtio adapter with this number, and starts its network.
+fn virtio_adapter(index: u8, options: &NetworkOptions) -> Result<Net, BackEndError> {
+    let name = format!("virtio-net{index}");
+    let (mac, adapter, backend) = plug_in(&name, index, options)?;
     Ok(Net::new(name, mac, adapter, backend))
+}
+
+/// Makes the network adapters that are not virtio devices, and starts their networks.
+fn adapters(config: &VmConfig) -> Result<Vec<E1000>, BackEndError> {
+    let networks = networks(config, AdapterModel::E1000);
+    let adapters = networks.map(|(index, options)| {
+        let name = format!("e1000-{index}");
+        let (mac, adapter, backend) = plug_in(&name, index, options)?;
+        Ok(E1000::new(name, mac, adapter, backend))
+    });
+    adapters.collect()
 }
 
 /// Makes the virtio devices that were plugged in, with their slots.
@@ -382,7 +420,7 @@ pub fn plugged_device(function: &PluggedFunction) -> Result<Box<dyn VirtioDevice
             let block = Block::open(number.into(), image).map_err(BackEndError::Disk)?;
             Box::new(block)
         }
-        FunctionKind::Network(options) => Box::new(adapter(number, options)?),
+        FunctionKind::Network(options) => Box::new(virtio_adapter(number, options)?),
         FunctionKind::Random => Box::new(Entropy::numbered(number)),
     })
 }

@@ -36,6 +36,7 @@ use crate::device_list::{self, BackEnds};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
+use crate::devices::e1000::E1000;
 use crate::devices::flash::Flash;
 use crate::devices::floppy::Floppy;
 use crate::devices::generation_id::{self, GenerationId};
@@ -149,9 +150,10 @@ impl Pc {
             .filter_map(|device| device.share_requests())
             .collect();
         let plugged = back_ends.plugged.iter().map(|(_, device)| device);
-        let refusals = (back_ends.virtio.iter().chain(plugged))
-            .filter_map(|device| device.refusals())
-            .collect();
+        let virtio = back_ends.virtio.iter().chain(plugged);
+        let of_virtio = virtio.map(|device| device.refusals());
+        let of_others = back_ends.adapters.iter().map(E1000::refusals);
+        let refusals = of_virtio.chain(of_others).flatten().collect();
         let balloon = (back_ends.virtio.iter()).find_map(|device| device.balloon());
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));

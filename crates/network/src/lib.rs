@@ -36,8 +36,8 @@ pub use frame::{Frame, PartialChecksum, Segmentation};
 pub use inner_service::{Answer, InnerService, Responder};
 pub use link::{Adapter, Offloads, Wire};
 pub use options::{
-    HostForward, MacAddress, NetworkBoot, NetworkKind, NetworkOptions, RefusalLines, Transport,
-    UserOptions,
+    AdapterModel, HostForward, MacAddress, NetworkBoot, NetworkKind, NetworkOptions, RefusalLines,
+    Transport, UserOptions,
 };
 pub use refusals::{Refusals, Refused, RefusedList};
 pub use rules::{Rule, Rules};

@@ -138,11 +138,25 @@ pub enum NetworkKind {
     Descriptor(RawFd),
 }
 
+/// The kind of adapter that the guest finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterModel {
+    /// A virtio device, the fastest, for which the guest needs a driver.
+    #[default]
+    Virtio,
+    /// Intel's 82540EM on the PCI bus, which most systems know.
+    E1000,
+}
+
 /// An adapter and its network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NetworkOptions {
     /// The kind of network.
     pub kind: NetworkKind,
+    /// The kind of adapter.
+    #[serde(default)]
+    pub model: AdapterModel,
     /// The adapter's address. `None` is [`MacAddress::of_adapter`].
     pub mac: Option<MacAddress>,
     /// A service of this process that the guest reaches through the adapter. It belongs to no saved
@@ -156,6 +170,7 @@ impl NetworkOptions {
     pub const fn new(kind: NetworkKind) -> Self {
         Self {
             kind,
+            model: AdapterModel::Virtio,
             mac: None,
             inner_service: None,
         }

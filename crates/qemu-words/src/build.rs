@@ -2,7 +2,9 @@
 //! each other, then QEMU's defaults.
 
 use crate::command_line::Given;
-use crate::configuration::{Character, Configuration, Network, NetworkKind, Restore, Share};
+use crate::configuration::{
+    AdapterModel, Character, Configuration, Network, NetworkKind, Restore, Share,
+};
 use crate::key_values::KeyValues;
 use crate::options::Treatment;
 use crate::parts::drives::DriveEntry;
@@ -26,7 +28,7 @@ pub struct Builder {
     /// Networks of `-net`, which make a pair with `-net nic`.
     pub old_networks: Vec<NetworkKind>,
     /// Adapters of `-net nic`.
-    pub old_adapters: Vec<Option<[u8; 6]>>,
+    pub old_adapters: Vec<(Option<[u8; 6]>, AdapterModel)>,
     /// Properties of `-global`: driver, property, value.
     pub globals: Vec<(String, String, String)>,
     /// Whether `-nodefaults` was given.
@@ -187,6 +189,7 @@ impl Builder {
         self.consoles()?;
         self.finish_networks()?;
         self.default_network();
+        self.settle_models();
         self.place_drives()?;
         self.check_characters()?;
         if self.config.append.is_empty() && self.config.kernel.is_none() {
@@ -203,10 +206,11 @@ impl Builder {
     fn finish_networks(&mut self) -> Result<(), Refusal> {
         let mut adapters = std::mem::take(&mut self.old_adapters).into_iter();
         for kind in std::mem::take(&mut self.old_networks) {
-            let mac = adapters.next().flatten();
+            let (mac, model) = adapters.next().unwrap_or_default();
             self.config.networks.push(Network {
                 kind,
                 mac,
+                model,
                 netdev: None,
             });
         }

@@ -224,6 +224,8 @@ pub struct Network {
     pub kind: NetworkKind,
     /// The adapter's address.
     pub mac: Option<[u8; 6]>,
+    /// Which adapter the guest finds.
+    pub model: AdapterModel,
     /// The name of the other end, if it has one.
     pub netdev: Option<String>,
 }
@@ -259,6 +261,28 @@ pub struct Plugged {
     pub slot: u8,
     /// What it is.
     pub kind: PluggedKind,
+}
+
+/// The kind of a network adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AdapterModel {
+    /// The one that the board has if nothing else is said: an E1000 on a PC, else virtio.
+    #[default]
+    OfBoard,
+    /// A virtio device.
+    Virtio,
+    /// Intel's 82540EM.
+    E1000,
+}
+
+impl AdapterModel {
+    /// The name of the device in QEMU.
+    pub const fn device(self) -> &'static str {
+        match self {
+            Self::OfBoard | Self::Virtio => "virtio-net-pci",
+            Self::E1000 => "e1000",
+        }
+    }
 }
 
 /// A place of the host that characters come from and go to.

@@ -120,7 +120,7 @@ pub fn own_properties(name: &str) -> &'static [&'static str] {
     match name {
         "virtio-blk-pci" | "ide-hd" | "ide-cd" => &["drive", "serial", "bootindex"],
         "scsi-hd" | "scsi-cd" => &["drive", "scsi-id", "lun", "serial", "bootindex"],
-        "virtio-net-pci" => &["netdev", "mac"],
+        "virtio-net-pci" | "e1000" => &["netdev", "mac"],
         "virtconsole" | "virtserialport" => &["chardev", "name"],
         "isa-debug-exit" => &["iobase", "iosize"],
         "isa-debugcon" => &["iobase", "chardev"],

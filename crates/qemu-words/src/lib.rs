@@ -33,10 +33,10 @@ mod refusal;
 
 pub use command_line::{Files, Given, parse};
 pub use configuration::{
-    Backend, BootDevice, Cache, Character, Configuration, CpuFeature, DebugConsole, Display, Drive,
-    DriveFormat, ExitPort, FirmwareFile, FirmwareText, Forward, Interface, Labels, MachineKind,
-    Monitor, MonitorMode, Network, NetworkKind, Place, Plugged, PluggedKind, Port, Processor,
-    Restore, RtcBase, Security, SerialPort, Share, Smbios, Spare,
+    AdapterModel, Backend, BootDevice, Cache, Character, Configuration, CpuFeature, DebugConsole,
+    Display, Drive, DriveFormat, ExitPort, FirmwareFile, FirmwareText, Forward, Interface, Labels,
+    MachineKind, Monitor, MonitorMode, Network, NetworkKind, Place, Plugged, PluggedKind, Port,
+    Processor, Restore, RtcBase, Security, SerialPort, Share, Smbios, Spare,
 };
 pub use help::VERSION;
 pub use models::model_level;

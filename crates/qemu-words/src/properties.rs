@@ -236,6 +236,13 @@ pub const DEVICES: &[KnownDevice] = &[
         NET,
     ),
     known(
+        "Network",
+        &["e1000", "e1000-82540em"],
+        "PCI",
+        "Intel Gigabit Ethernet",
+        NET,
+    ),
+    known(
         "Input",
         &[
             "virtio-serial-pci",

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{
-    HostForward, NetworkKind, NetworkOptions, RefusalLines, Rule, Rules, Transport, UserOptions,
+    AdapterModel, HostForward, NetworkKind, NetworkOptions, RefusalLines, Rule, Rules, Transport,
+    UserOptions,
 };
 use tollgate_machine::device_list::BackEndError;
 use tollgate_machine::vm::BuildError;
@@ -12,7 +13,7 @@ use tollgate_machine::vm::BuildError;
 /// The form of a network, for messages.
 const FORM: &str = "user[,allow=HOST[:PORT]][,deny=HOST[:PORT]][,log=refused|none]\
     [,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
-    socket=PATH, tap=NAME, fd=N or none, and [,mac=XX:XX:XX:XX:XX:XX]";
+    socket=PATH, tap=NAME, fd=N or none, and [,mac=XX:XX:XX:XX:XX:XX][,model=virtio|e1000]";
 const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
 /// The network that `--net` requests, or none.
@@ -106,6 +107,13 @@ pub fn flag_of(error: &BuildError) -> &'static str {
 fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), String> {
     match (key, &mut options.kind) {
         ("mac", _) => options.mac = Some(value.parse()?),
+        ("model", _) => {
+            options.model = match value {
+                "virtio" => AdapterModel::Virtio,
+                "e1000" => AdapterModel::E1000,
+                _ => return Err(format!("model={value}: expected virtio or e1000")),
+            };
+        }
         ("hostfwd", NetworkKind::User(user)) => user.forwards.push(forward(value)?),
         ("restrict", NetworkKind::User(user)) => {
             user.restrict = match value {

@@ -1,7 +1,7 @@
 //! The slots of the PCI bus, which are its device numbers: those that are occupied from the start, and
 //! those into which functions can be plugged.
 
-use super::{PluggedFunction, VmConfig};
+use super::{AdapterModel, PluggedFunction, VmConfig};
 use crate::devices::chipset::CHIPSET_DEVICES;
 
 impl VmConfig {
@@ -12,7 +12,8 @@ impl VmConfig {
             Some(_) => CHIPSET_DEVICES - 1,
             None => u8::from(self.has_ide_drives()),
         };
-        let others = others + u8::from(self.has_watchdog());
+        let adapters = self.adapters(AdapterModel::E1000) as u8;
+        let others = others + adapters + u8::from(self.has_watchdog());
         self.pci.then_some(self.virtio_devices() as u8 + others)
     }
 

@@ -14,6 +14,7 @@ pub mod board_windows;
 pub mod boot_timer;
 pub mod chipset;
 pub mod debug_ports;
+pub mod e1000;
 pub mod flash;
 pub mod floppy;
 pub mod fw_cfg;

@@ -115,9 +115,10 @@ pub fn info(what: &str, machine: &mut dyn Machine) -> Result<String, String> {
                     NetworkKind::Tap(_) => "tap",
                     NetworkKind::Descriptor(_) => "fd",
                 };
+                let model = network.model.device();
                 let _ = writeln!(
                     text,
-                    "virtio-net-pci.{number}: index=0,type=nic,model=virtio-net-pci\n \\ {kind}.{number}: index=0,type={kind}"
+                    "{model}.{number}: index=0,type=nic,model={model}\n \\ {kind}.{number}: index=0,type={kind}"
                 );
             }
         }

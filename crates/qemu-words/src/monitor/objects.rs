@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::machine::Machine;
-use crate::configuration::{Configuration, Interface, PluggedKind};
+use crate::configuration::{AdapterModel, Configuration, Interface, Network, PluggedKind};
 use crate::properties::{self, DEVICES};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -63,7 +63,8 @@ fn functions(config: &Configuration) -> Vec<Function> {
     let disks = config.drives.iter();
     let disks = disks.filter(|drive| drive.interface == Interface::Virtio && drive.slot.is_none());
     let disks = disks.map(|_| DISK);
-    let networks = config.networks.iter();
+    let is_virtio = |network: &&Network| network.model != AdapterModel::E1000;
+    let networks = config.networks.iter().filter(is_virtio);
     let networks = networks.map(|_| NETWORK);
     let other = (0xff, "Class 255");
     let optional = [
@@ -94,6 +95,11 @@ fn functions(config: &Configuration) -> Vec<Function> {
     let first = if has_firmware { 3 } else { 1 };
     for (slot, (driver, class, device)) in (first..).zip(virtio) {
         all.push(function(driver, class, (VIRTIO, device), (slot, 0)));
+    }
+    for _ in config.networks.iter().filter(|network| !is_virtio(network)) {
+        let slot = all.last().map_or(first, |last| last.slot.0 + 1);
+        let class = (0x200, "Ethernet controller");
+        all.push(function("e1000", class, (INTEL, 0x100e), (slot, 0)));
     }
     if config.watchdog {
         let slot = all.last().map_or(first, |last| last.slot.0 + 1);
@@ -294,7 +300,7 @@ mod tests {
             assert_eq!(list[0]["name"], "type", "{path}");
         }
         assert!(list("/none", &config).is_err());
-        assert!(properties("e1000").is_err());
+        assert!(properties("rtl8139").is_err());
         let names = properties("virtio-blk-pci").unwrap();
         assert!(
             names

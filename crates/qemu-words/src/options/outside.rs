@@ -55,7 +55,7 @@ pub const NETWORK: &[Row] = &[
         &[],
         "type[,model=m][,mac=m]...",
         Partly,
-        "as -netdev with its adapter, which is virtio-net-pci whatever the model, with a warning",
+        "as -netdev with its adapter: model virtio or e1000, which is a PC's own; others become the board's, with a warning",
     ),
     row("net", &[], "type...", Partly, "none, nic and user"),
 ];

@@ -1,11 +1,14 @@
 //! `-device`: one match over the devices that there are.
 
 use crate::build::Builder;
-use crate::configuration::{DebugConsole, Drive, ExitPort, Interface, Network, Port};
+use crate::configuration::{AdapterModel, DebugConsole, Drive, ExitPort, Interface, Network, Port};
 use crate::key_values::KeyValues;
 use crate::numbers;
 use crate::properties::{self, OF_ANY_DEVICE};
 use crate::refusal::Refusal;
+
+/// The reason for network adapters that are not there.
+const ADAPTERS: &str = "the network adapters are virtio-net-pci and e1000";
 
 /// Reasons for devices that are not there, by the beginnings of their names.
 const MISSING: &[(&str, &str)] = &[
@@ -25,11 +28,14 @@ const MISSING: &[(&str, &str)] = &[
     ("virtio-gpu", "there is no virtio display adapter"),
     ("virtio-vga", "there is no virtio display adapter"),
     ("usb-", "there is no USB"),
-    ("e1000", "the network adapter is virtio-net-pci"),
-    ("rtl8139", "the network adapter is virtio-net-pci"),
-    ("ne2k", "the network adapter is virtio-net-pci"),
-    ("pcnet", "the network adapter is virtio-net-pci"),
-    ("vmxnet3", "the network adapter is virtio-net-pci"),
+    ("e1000", ADAPTERS),
+    ("i8255", ADAPTERS),
+    ("igb", ADAPTERS),
+    ("rtl8139", ADAPTERS),
+    ("ne2k", ADAPTERS),
+    ("pcnet", ADAPTERS),
+    ("tulip", ADAPTERS),
+    ("vmxnet3", ADAPTERS),
     ("ib700", "the watchdog is i6300esb"),
     ("vfio-", "devices of the host are not passed on"),
     ("nvme", "disks are virtio-blk-pci or IDE"),
@@ -111,7 +117,11 @@ impl Builder {
                 drive.place = unit.map(|unit| usize::try_from(unit).unwrap_or(usize::MAX));
                 self.add_disk(drive, Interface::Floppy, &mut list)?;
             }
-            "virtio-net-pci" => {
+            "virtio-net-pci" | "e1000" => {
+                let model = match known.names[0] {
+                    "e1000" => AdapterModel::E1000,
+                    _ => AdapterModel::Virtio,
+                };
                 let mac = list
                     .take("mac")
                     .map(|text| super::networks::mac(&text))
@@ -125,7 +135,12 @@ impl Builder {
                         })?;
                         let (_, kind) = self.netdevs.remove(place);
                         let netdev = Some(id);
-                        (self.config.networks).push(Network { kind, mac, netdev });
+                        (self.config.networks).push(Network {
+                            kind,
+                            mac,
+                            model,
+                            netdev,
+                        });
                     }
                 }
             }

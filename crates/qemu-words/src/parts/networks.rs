@@ -1,7 +1,7 @@
 //! Networks: `-netdev`, `-nic` and `-net`.
 
 use crate::build::Builder;
-use crate::configuration::{Forward, MachineKind, Network, NetworkBoot, NetworkKind};
+use crate::configuration::{AdapterModel, Forward, MachineKind, Network, NetworkBoot, NetworkKind};
 use crate::key_values::KeyValues;
 use crate::refusal::Refusal;
 use std::net::IpAddr;
@@ -199,16 +199,37 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks the model of an adapter that has no device of its own.
-    fn model(&mut self, list: &mut KeyValues) {
-        match list.take("model").as_deref() {
-            Some("virtio" | "virtio-net-pci" | "virtio-net-device" | "virtio-net") => {}
-            Some(model) => self.warn(format!(
-                "the network adapter is virtio-net-pci, not {model}"
-            )),
-            None => self.warn("the network adapter is virtio-net-pci"),
-        }
+    /// Reads the model of an adapter that has no device of its own.
+    fn model(&mut self, list: &mut KeyValues) -> AdapterModel {
+        let model = match list.take("model").as_deref() {
+            None => AdapterModel::OfBoard,
+            Some("virtio" | "virtio-net-pci" | "virtio-net-device" | "virtio-net") => {
+                AdapterModel::Virtio
+            }
+            Some("e1000" | "e1000-82540em") => AdapterModel::E1000,
+            Some(model) => {
+                self.warn(format!(
+                    "there is no network adapter {model}; the board's own takes its place"
+                ));
+                AdapterModel::OfBoard
+            }
+        };
         list.ignore(&["name", "addr", "vectors", "netdev"]);
+        model
+    }
+
+    /// Gives each adapter whose model is the board's that model: an E1000, as on QEMU's PCs, so that
+    /// systems without virtio drivers have a network, and virtio where there is no PC.
+    pub fn settle_models(&mut self) {
+        let model = match self.config.machine {
+            MachineKind::Pc | MachineKind::Q35 => AdapterModel::E1000,
+            _ => AdapterModel::Virtio,
+        };
+        for network in &mut self.config.networks {
+            if network.model == AdapterModel::OfBoard {
+                network.model = model;
+            }
+        }
     }
 
     /// Gives a PC without a network option the user network that it has with QEMU.
@@ -223,6 +244,7 @@ impl Builder {
                 },
                 mac: None,
                 netdev: None,
+                model: AdapterModel::OfBoard,
             });
         }
     }
@@ -236,12 +258,13 @@ impl Builder {
         }
         let mac = list.take("mac").or_else(|| list.take("macaddr"));
         let mac = mac.map(|text| self::mac(&text)).transpose()?;
-        self.model(&mut list);
+        let model = self.model(&mut list);
         let kind = kind(&name, &mut list)?;
         list.end()?;
         self.config.networks.push(Network {
             kind,
             mac,
+            model,
             netdev: None,
         });
         Ok(())
@@ -257,16 +280,22 @@ impl Builder {
                     .take("macaddr")
                     .map(|text| self::mac(&text))
                     .transpose()?;
-                if let Some(id) = list.take("netdev") {
+                let netdev = list.take("netdev");
+                let model = self.model(&mut list);
+                if let Some(id) = netdev {
                     let place = self.netdevs.iter().position(|(known, _)| *known == id);
                     let place = place.ok_or_else(|| Refusal(format!("netdev '{id}' not found")))?;
                     let (_, kind) = self.netdevs.remove(place);
                     let netdev = Some(id);
-                    (self.config.networks).push(Network { kind, mac, netdev });
+                    (self.config.networks).push(Network {
+                        kind,
+                        mac,
+                        model,
+                        netdev,
+                    });
                 } else {
-                    self.old_adapters.push(mac);
+                    self.old_adapters.push((mac, model));
                 }
-                self.model(&mut list);
                 list.end()
             }
             name => {

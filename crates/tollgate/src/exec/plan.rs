@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Gid, getegid, geteuid, getgroups};
 use tollgate_agent::protocol::{MOUNT_PARAMETER, Mount, READ_ONLY, ROOT_TAG, Root, Start, User};
 use tollgate_machine::config::{
-    DriveOptions, NetworkKind, NetworkOptions, ShareOptions, VsockOptions,
+    AdapterModel, DriveOptions, NetworkKind, NetworkOptions, ShareOptions, VsockOptions,
 };
 
 use super::arguments::ExecArguments;
@@ -123,6 +123,14 @@ impl Plan {
             });
         }
         let networks = arguments.network.networks();
+        if networks
+            .iter()
+            .any(|network| network.model != AdapterModel::Virtio)
+        {
+            return Err(Failure::usage(
+                "--net: the guest of a command has drivers for model=virtio alone",
+            ));
+        }
         let directory = match &arguments.workdir {
             Some(directory) => here.join(directory),
             None => here,

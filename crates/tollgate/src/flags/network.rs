@@ -37,6 +37,8 @@ pub struct NetworkArguments {
     /// fd=N                  an open descriptor of a tap, or of a socket that preserves the
     ///                       boundaries of frames (SOCK_SEQPACKET, SOCK_DGRAM)
     /// mac=XX:XX:XX:XX:XX:XX the adapter's address, default 52:54:00:12:34:56 and so on
+    /// model=virtio|e1000    the adapter: virtio, or the slower Intel 82540EM on the PCI bus for
+    ///                       systems without virtio drivers
     /// none                  no network, which is the default
     /// The guest finds adapters as eth0, eth1 ..., with the drivers virtio_pci and virtio_net.
     #[arg(

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use tollgate_host_facts::file_words::reading;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
-    Cache, DebugPlaces, DriveOptions, Format, FunctionKind, HostForward, HotPlug, IdeDrive,
-    MacAddress, MemoryBackingChoice, NetworkBoot, NetworkKind, NetworkOptions, OptionalDevice,
-    Paravirtual, PluggedFunction, PortRange, RtcBase, ScsiAddress, ScsiDrive, ScsiKind,
-    SecurityModel, ShareOptions, ShareProtocol, Transport, TripleFaultAction, UserOptions,
-    VmConfig,
+    AdapterModel, Cache, DebugPlaces, DriveOptions, Format, FunctionKind, HostForward, HotPlug,
+    IdeDrive, MacAddress, MemoryBackingChoice, NetworkBoot, NetworkKind, NetworkOptions,
+    OptionalDevice, Paravirtual, PluggedFunction, PortRange, RtcBase, ScsiAddress, ScsiDrive,
+    ScsiKind, SecurityModel, ShareOptions, ShareProtocol, Transport, TripleFaultAction,
+    UserOptions, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm_handle::RemovableDrive;
@@ -389,8 +389,13 @@ fn network(network: &words::Network) -> Result<NetworkOptions, Failure> {
     let mac = mac
         .transpose()
         .map_err(|why| failed(format!("mac: {why}")))?;
+    let model = match network.model {
+        words::AdapterModel::E1000 => AdapterModel::E1000,
+        words::AdapterModel::OfBoard | words::AdapterModel::Virtio => AdapterModel::Virtio,
+    };
     Ok(NetworkOptions {
         mac,
+        model,
         ..NetworkOptions::new(kind)
     })
 }

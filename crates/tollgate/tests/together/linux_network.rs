@@ -76,10 +76,11 @@ fn ask(port: u16, question: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn talks(kernel: &str, more: &[&str]) {
+/// A guest with this kernel uses a network in every way. `adapter` is what else is said of the network.
+fn talks(kernel: &str, adapter: &str, more: &[&str]) {
     let folder = Folder::new();
     let forwarded = free_port();
-    let network = format!("user,allow=any,host,hostfwd=tcp:127.0.0.1:{forwarded}-:7");
+    let network = format!("user,allow=any,host,hostfwd=tcp:127.0.0.1:{forwarded}-:7{adapter}");
     let mut command = command(&folder, kernel, &network);
     command.args(more);
     let mut guest = boot(command);
@@ -122,18 +123,33 @@ fn talks(kernel: &str, more: &[&str]) {
 
 #[test]
 fn a_64_bit_guest_talks_to_this_machine() {
-    talks(DEBIAN_AMD64, &[]);
+    talks(DEBIAN_AMD64, "", &[]);
 }
 
 #[test]
 fn a_32_bit_guest_talks_to_this_machine() {
-    talks(DEBIAN_686, &[]);
-    talks(DEBIAN_686_PAE, &[]);
+    talks(DEBIAN_686, "", &[]);
+    talks(DEBIAN_686_PAE, "", &[]);
 }
 
 #[test]
 fn without_pci_too() {
-    talks(DEBIAN_AMD64, &["--pci", "off"]);
+    talks(DEBIAN_AMD64, "", &["--pci", "off"]);
+}
+
+#[test]
+fn an_e1000_carries_the_same() {
+    talks(DEBIAN_686, ",model=e1000", &[]);
+}
+
+#[test]
+fn an_e1000_needs_the_pci_bus() {
+    let folder = Folder::new();
+    let mut command = command(&folder, DEBIAN_686, "user,model=e1000");
+    let output = finish(command.args(["--pci", "off"]), PATIENCE);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("model e1000 needs the PCI bus"), "{errors}");
+    assert_eq!((errors.lines().count(), output.status.code()), (1, Some(2)));
 }
 
 #[test]

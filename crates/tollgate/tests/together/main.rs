@@ -63,6 +63,7 @@ mod qemu_cloud;
 mod qemu_dos;
 mod qemu_drives;
 mod qemu_hot_plug;
+mod qemu_network;
 mod real_system;
 mod running;
 mod small_system;

@@ -78,7 +78,7 @@ fn what_is_not_there_is_named_in_one_line() {
         (&["-m", "1x"], "-m 1x: "),
         (&["-cpu", "foo"], "unable to find CPU model 'foo'"),
         (&["-machine", "virt"], "unsupported machine type"),
-        (&["-device", "e1000"], "e1000"),
+        (&["-device", "rtl8139"], "virtio-net-pci and e1000"),
         (&["-device", "foo"], "'foo'"),
         (&["-gdb", "stdio"], "-gdb stdio: expected tcp:"),
         (&["-device", "scsi-hd"], "scsi-hd: drive property not set"),

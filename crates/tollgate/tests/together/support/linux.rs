@@ -71,6 +71,7 @@ const MODULES: &[&str] = &[
     "failover",
     "net_failover",
     "virtio_net",
+    "e1000",
     "vsock",
     "vmw_vsock_virtio_transport_common",
     "vmw_vsock_virtio_transport",
