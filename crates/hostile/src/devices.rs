@@ -7,10 +7,11 @@ use crate::saving::saved;
 use std::io;
 use tollgate_machine::board::input::{Buttons, Key, MouseEvent};
 use tollgate_machine::board::io_apic;
-use tollgate_machine::config::VmConfig;
+use tollgate_machine::config::{HotPlug, PluggedFunction, VmConfig};
 use tollgate_machine::device_list::BackEnds;
 use tollgate_machine::devices::chipset::rom::FirmwareRom;
 use tollgate_machine::devices::flash::FlashImage;
+use tollgate_machine::devices::virtio::entropy::Entropy;
 use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
@@ -18,12 +19,13 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS, TSC_DEADLINE};
 
 /// Ports of devices, and adjacent ones.
-const PORTS: [u16; 66] = [
+const PORTS: [u16; 71] = [
     0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1, 0x40, 0x41, 0x42, 0x43, 0x61, 0x60, 0x64, 0x70, 0x71,
     0x72, 0x3f8, 0x3f9, 0x3fa, 0x3fb, 0x3fc, 0x3fd, 0x3fe, 0x3ff, 0x80, 0x92, 0xe9, 0x402, 0xf4,
     0xf5, 0xf6, 0xf7, 0xcf8, 0xcf9, 0xcfc, 0xf0, 0xf1, 0x600, 0x601, 0x602, 0x604, 0x605, 0x608,
     0x60b, 0x1f, 0x44, 0x3f7, 0xffff, 0x3b4, 0x3b5, 0x3c0, 0x3c1, 0x3c2, 0x3c4, 0x3c5, 0x3c8,
-    0x3c9, 0x3ce, 0x3cf, 0x3d4, 0x3d5, 0x3da, 0x1ce, 0x1cf, 0x1d0, 0x510,
+    0x3c9, 0x3ce, 0x3cf, 0x3d4, 0x3d5, 0x3da, 0x1ce, 0x1cf, 0x1d0, 0x510, 0xae00, 0xae04, 0xae08,
+    0xae0c, 0xae10,
 ];
 const LOCAL_APIC: u64 = APIC_DEFAULT_ADDRESS;
 const MSRS: [u32; 4] = [APIC_BASE, TSC_DEADLINE, 0x10, 0x802];
@@ -54,6 +56,7 @@ pub fn run(data: &[u8]) {
     let config = VmConfig {
         memory_bytes: 16 << 20,
         firmware: has_firmware.then(|| "rom".into()),
+        hot_plug: Some(HotPlug::default()),
         ..VmConfig::default()
     };
     let memory = GuestMemory::new(config.memory_bytes).expect("memory");
@@ -163,15 +166,29 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
                 wheel: (input.byte() as i8).into(),
                 buttons: Buttons::from_bits_truncate(input.byte()),
             }),
+            9 => come_or_go(pc, input.byte()),
             _ => pc.key(Key::extended(input.byte()), what & 0x80 != 0),
         },
         _ => save_and_restore(pc),
     }
 }
 
+/// Plugs a device into a slot of the PCI bus, or asks the guest to eject the one that is there.
+fn come_or_go(pc: &mut Pc, choice: u8) {
+    let slot = choice % 8;
+    if choice & 0x80 == 0 {
+        let device = Entropy::numbered(PluggedFunction::number(slot));
+        // The slot may be occupied.
+        let _ = pc.plug(slot, Box::new(device));
+    } else {
+        let _ = pc.ask_for_ejection(slot);
+    }
+    drop(pc.take_ejected());
+}
+
 /// Writes a register of a PCI function's configuration space.
 fn configuration(pc: &mut Pc, input: &mut Input<'_>) {
-    let function = u32::from(input.byte() % 4) << 11;
+    let function = u32::from(input.byte() % 8) << 11;
     let address = 1 << 31 | function | u32::from(input.byte() & 0xfc);
     pc.port_write(0xcf8, 4, address);
     pc.port_write(0xcfc, 4, input.dword());
