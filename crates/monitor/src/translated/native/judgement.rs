@@ -227,8 +227,10 @@ fn is_prefix(byte: &u8) -> bool {
     )
 }
 
-/// Whether an instruction with an opcode of two bytes, 0Fh and `second`, is one of those. `modrm` is
-/// the byte that follows. `None` stands for any byte.
+/// Whether an instruction with an opcode of two bytes, 0Fh and `second`, is one of those: it shows
+/// facts of the host, or calls a hypervisor. If the host is itself a guest, VMCALL and VMMCALL reach
+/// its hypervisor from programs, too (SDM volume 3, 25.1.2), and VMFUNC may. `modrm` is the byte that
+/// follows. `None` stands for any byte.
 fn reveals(second: Option<u8>, modrm: Option<u8>, refused: Refused) -> bool {
     let has_umip = refused.descriptor_tables;
     let register = modrm.map(|byte| byte >> 3 & 7);
@@ -238,7 +240,8 @@ fn reveals(second: Option<u8>, modrm: Option<u8>, refused: Refused) -> bool {
         None => true,
         Some(0x00) => register.is_none_or(|it| matches!(it, 4 | 5) || it < 2 && !has_umip),
         Some(0x01) => {
-            let whole = modrm.is_none_or(|it| matches!(it, 0xd0 | 0xee | 0xef | 0xfd))
+            let whole = modrm
+                .is_none_or(|it| matches!(it, 0xc1 | 0xd0 | 0xd4 | 0xd9 | 0xee | 0xef | 0xfd))
                 || modrm == Some(0xf9) && !refused.time_stamp;
             let stores_table = is_memory && register.is_none_or(|it| matches!(it, 0 | 1));
             whole || !has_umip && (stores_table || register == Some(4))
@@ -264,13 +267,16 @@ mod tests {
 
     #[test]
     fn instructions_that_tell_of_the_host_are_found_at_any_offset() {
-        let revealing: [&[u8]; 15] = [
+        let revealing: [&[u8]; 18] = [
             &[0x0f, 0xa2],
             &[0x0f, 0x31],
             &[0x0f, 0x01, 0xf9],
             &[0x0f, 0x01, 0xfd],
             &[0x0f, 0x01, 0xd0],
             &[0x0f, 0x01, 0xef],
+            &[0x0f, 0x01, 0xc1], // vmcall
+            &[0x0f, 0x01, 0xd4], // vmfunc
+            &[0x0f, 0x01, 0xd9], // vmmcall
             &[0x0f, 0x02, 0xc0],
             &[0x0f, 0x03, 0x00],
             &[0x0f, 0x00, 0xe0],
