@@ -8,7 +8,6 @@ mod scsi_drives;
 mod slots;
 
 use crate::cpu::{self, Cpu, ModelError};
-use crate::devices::chipset::CHIPSET_DEVICES;
 pub use crate::devices::debug_ports::{DebugPlaces, PortRange};
 use crate::devices::flash;
 use crate::devices::floppy::Floppy;
@@ -544,12 +543,7 @@ impl VmConfig {
 
     /// Returns the maximum number of virtio devices of this machine.
     fn most_virtio_devices(&self) -> usize {
-        let most = match self.firmware {
-            Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
-            None => MAX_VIRTIO_DEVICES - usize::from(self.has_ide_drives()),
-        };
-        let others = usize::from(self.has_watchdog()) + self.adapters(AdapterModel::E1000);
-        most.saturating_sub(others)
+        MAX_VIRTIO_DEVICES.saturating_sub(self.other_functions())
     }
 
     /// Checks everything that can be checked without opening a file.

@@ -233,7 +233,7 @@ pub struct Network {
 /// What no device uses, and devices that are plugged in may.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Spare {
-    /// Images.
+    /// Disk images that are in no drive.
     pub drives: Vec<Drive>,
     /// The other ends of adapters' cables, with their names.
     pub networks: Vec<(String, NetworkKind)>,
@@ -261,6 +261,13 @@ pub struct Plugged {
     pub slot: u8,
     /// What it is.
     pub kind: PluggedKind,
+}
+
+impl Network {
+    /// Whether the adapter is a virtio device.
+    pub fn is_virtio(&self) -> bool {
+        self.model != AdapterModel::E1000
+    }
 }
 
 /// The kind of a network adapter.

@@ -8,13 +8,18 @@ impl VmConfig {
     /// Returns the last slot that is occupied from the start, or `None` without a PCI bus. All slots
     /// before it are occupied, too.
     pub fn functions_at_start(&self) -> Option<u8> {
-        let others = match self.firmware {
-            Some(_) => CHIPSET_DEVICES - 1,
-            None => u8::from(self.has_ide_drives()),
+        let count = self.virtio_devices() + self.other_functions();
+        self.pci.then_some(count as u8)
+    }
+
+    /// Returns the number of slots that are occupied from the start by what is not a virtio device,
+    /// apart from the host bridge's.
+    pub(super) fn other_functions(&self) -> usize {
+        let board = match self.firmware {
+            Some(_) => usize::from(CHIPSET_DEVICES) - 1,
+            None => usize::from(self.has_ide_drives()),
         };
-        let adapters = self.adapters(AdapterModel::E1000) as u8;
-        let others = others + adapters + u8::from(self.has_watchdog());
-        self.pci.then_some(self.virtio_devices() as u8 + others)
+        board + self.adapters(AdapterModel::E1000) + usize::from(self.has_watchdog())
     }
 
     /// Returns the functions that were plugged in.

@@ -6,8 +6,8 @@
 
 use super::fault::{Fault, NO_HOT_PLUG};
 use super::machine::{Event, Machine};
-use super::spare::{self, NO_LATER_FOLDER};
-use crate::configuration::{Configuration, Interface, NetworkKind, Plugged, PluggedKind};
+use super::spare;
+use crate::configuration::{Configuration, Interface, Plugged, PluggedKind};
 use crate::key_values::KeyValues;
 use crate::properties;
 
@@ -77,11 +77,7 @@ fn add_to_bus(driver: &str, list: KeyValues, machine: &mut dyn Machine) -> Resul
             PluggedKind::Disk(drive)
         }
         (None, Some(network), _) => {
-            if let NetworkKind::User { boot, .. } = &network.kind
-                && boot.tftp.is_some()
-            {
-                return Err(Fault::generic(NO_LATER_FOLDER));
-            }
+            spare::refuse_folder(&network.kind)?;
             PluggedKind::Network(network)
         }
         (None, None, true) => PluggedKind::Random,

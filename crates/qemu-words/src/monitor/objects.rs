@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::machine::Machine;
-use crate::configuration::{AdapterModel, Configuration, Interface, Network, PluggedKind};
+use crate::configuration::{Configuration, Interface, PluggedKind};
 use crate::properties::{self, DEVICES};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -63,8 +63,7 @@ fn functions(config: &Configuration) -> Vec<Function> {
     let disks = config.drives.iter();
     let disks = disks.filter(|drive| drive.interface == Interface::Virtio && drive.slot.is_none());
     let disks = disks.map(|_| DISK);
-    let is_virtio = |network: &&Network| network.model != AdapterModel::E1000;
-    let networks = config.networks.iter().filter(is_virtio);
+    let networks = config.networks.iter().filter(|network| network.is_virtio());
     let networks = networks.map(|_| NETWORK);
     let other = (0xff, "Class 255");
     let optional = [
@@ -96,7 +95,11 @@ fn functions(config: &Configuration) -> Vec<Function> {
     for (slot, (driver, class, device)) in (first..).zip(virtio) {
         all.push(function(driver, class, (VIRTIO, device), (slot, 0)));
     }
-    for _ in config.networks.iter().filter(|network| !is_virtio(network)) {
+    for _ in config
+        .networks
+        .iter()
+        .filter(|network| !network.is_virtio())
+    {
         let slot = all.last().map_or(first, |last| last.slot.0 + 1);
         let class = (0x200, "Ethernet controller");
         all.push(function("e1000", class, (INTEL, 0x100e), (slot, 0)));

@@ -133,19 +133,25 @@ pub fn add_network(list: KeyValues, machine: &mut dyn Machine) -> Result<(), Fau
     }
     let mut builder = builder(machine);
     builder.netdev(list)?;
-    let added = builder.netdevs.last().map(|(_, kind)| kind);
-    if let Some(NetworkKind::User { boot, .. }) = added
-        && boot.tftp.is_some()
-    {
-        return Err(Fault::generic(NO_LATER_FOLDER));
+    if let Some((_, kind)) = builder.netdevs.last() {
+        refuse_folder(kind)?;
     }
     keep(builder, machine);
     Ok(())
 }
 
-/// Why a network with a folder is not added.
-pub const NO_LATER_FOLDER: &str =
-    "tftp: a folder is served only to adapters that are there from the start";
+/// Refuses a network with a folder, which would have to be opened while the machine runs.
+///
+/// # Errors
+/// The network has one.
+pub fn refuse_folder(kind: &NetworkKind) -> Result<(), Fault> {
+    match kind {
+        NetworkKind::User { boot, .. } if boot.tftp.is_some() => Err(Fault::generic(
+            "tftp: a folder is served only to adapters that are there from the start",
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// Forgets a network that no device uses: `netdev_del`.
 ///

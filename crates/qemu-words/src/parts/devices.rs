@@ -129,11 +129,9 @@ impl Builder {
                 match list.take("netdev") {
                     None => self.warn(format!("{driver} has no network and is left out")),
                     Some(id) => {
-                        let place = self.netdevs.iter().position(|(known, _)| *known == id);
-                        let place = place.ok_or_else(|| {
+                        let kind = self.take_netdev(&id).ok_or_else(|| {
                             Refusal(format!("Property 'netdev' can't find value '{id}'"))
                         })?;
-                        let (_, kind) = self.netdevs.remove(place);
                         let netdev = Some(id);
                         (self.config.networks).push(Network {
                             kind,

@@ -199,6 +199,12 @@ impl Builder {
         Ok(())
     }
 
+    /// Takes the network with this name, for the adapter that uses it.
+    pub fn take_netdev(&mut self, id: &str) -> Option<NetworkKind> {
+        let place = self.netdevs.iter().position(|(known, _)| known == id)?;
+        Some(self.netdevs.remove(place).1)
+    }
+
     /// Reads the model of an adapter that has no device of its own.
     fn model(&mut self, list: &mut KeyValues) -> AdapterModel {
         let model = match list.take("model").as_deref() {
@@ -283,9 +289,8 @@ impl Builder {
                 let netdev = list.take("netdev");
                 let model = self.model(&mut list);
                 if let Some(id) = netdev {
-                    let place = self.netdevs.iter().position(|(known, _)| *known == id);
-                    let place = place.ok_or_else(|| Refusal(format!("netdev '{id}' not found")))?;
-                    let (_, kind) = self.netdevs.remove(place);
+                    let kind = self.take_netdev(&id);
+                    let kind = kind.ok_or_else(|| Refusal(format!("netdev '{id}' not found")))?;
                     let netdev = Some(id);
                     (self.config.networks).push(Network {
                         kind,

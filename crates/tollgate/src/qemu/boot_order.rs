@@ -2,7 +2,7 @@
 
 use tollgate_machine::config::{BootDevice, ScsiAddress, ScsiDrive};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
-use tollgate_qemu_words::{AdapterModel, Configuration, Drive, Interface};
+use tollgate_qemu_words::{Configuration, Drive, Interface};
 
 /// The number of the first PCI device that is free for virtio devices in a machine with firmware.
 const FIRST_VIRTIO: usize = 3;
@@ -77,7 +77,7 @@ fn scsi_number(config: &Configuration) -> usize {
     let drives = config.drives.iter().filter(is_virtio).count();
     let others = usize::from(config.rng) + usize::from(config.balloon);
     let networks = config.networks.iter();
-    let networks = networks.filter(|network| network.model == AdapterModel::Virtio);
+    let networks = networks.filter(|network| network.is_virtio());
     FIRST_VIRTIO + drives + networks.count() + others + config.shares.len()
 }
 

@@ -122,34 +122,7 @@ const STORED: &[(u32, u32, u32)] = &[
     (0x0e00, 0x0e00, u32::MAX),
     (PACKET_BUFFERS, PACKET_BUFFERS, u32::MAX),
     (0x2160, 0x2168, u32::MAX),
-    (RECEIVE_RING, RECEIVE_RING, !0xf),
-    (
-        RECEIVE_RING + RING_BASE_HIGH,
-        RECEIVE_RING + RING_BASE_HIGH,
-        u32::MAX,
-    ),
-    (
-        RECEIVE_RING + RING_BYTES,
-        RECEIVE_RING + RING_BYTES,
-        0xf_ff80,
-    ),
-    (RECEIVE_RING + RING_HEAD, RECEIVE_RING + RING_HEAD, 0xffff),
-    (RECEIVE_RING + RING_TAIL, RECEIVE_RING + RING_TAIL, 0xffff),
-    (0x2820, 0x282c, u32::MAX),
-    (TRANSMIT_RING, TRANSMIT_RING, !0xf),
-    (
-        TRANSMIT_RING + RING_BASE_HIGH,
-        TRANSMIT_RING + RING_BASE_HIGH,
-        u32::MAX,
-    ),
-    (
-        TRANSMIT_RING + RING_BYTES,
-        TRANSMIT_RING + RING_BYTES,
-        0xf_ff80,
-    ),
-    (TRANSMIT_RING + RING_HEAD, TRANSMIT_RING + RING_HEAD, 0xffff),
-    (TRANSMIT_RING + RING_TAIL, TRANSMIT_RING + RING_TAIL, 0xffff),
-    (0x3820, 0x3830, u32::MAX),
+    (0x3830, 0x3830, u32::MAX),
     // Checksums of received frames, which are left to the driver.
     (0x5000, 0x5000, u32::MAX),
     (GROUP_HASHES, GROUP_HASHES + 4 * 127, u32::MAX),
@@ -159,6 +132,32 @@ const STORED: &[(u32, u32, u32)] = &[
     (0x5800, 0x5820, u32::MAX),
     (0x5b50, 0x5b50, u32::MAX),
 ];
+
+/// The same for each of both rings, with offsets from its first register: what is above, and delays of
+/// interrupts.
+const STORED_OF_RING: &[(u32, u32, u32)] = &[
+    (RING_BASE_LOW, RING_BASE_LOW, !0xf),
+    (RING_BASE_HIGH, RING_BASE_HIGH, u32::MAX),
+    (RING_BYTES, RING_BYTES, 0xf_ff80),
+    (RING_HEAD, RING_HEAD, 0xffff),
+    (RING_TAIL, RING_TAIL, 0xffff),
+    (0x20, 0x2c, u32::MAX),
+];
+
+/// The bits that a register keeps, if it keeps something.
+fn kept_bits(offset: u32) -> Option<u32> {
+    let of = |table: &[(u32, u32, u32)], offset: u32| {
+        let mut rows = table.iter();
+        let row = rows.find(|(first, last, _)| (*first..=*last).contains(&offset));
+        row.map(|(_, _, mask)| *mask)
+    };
+    let places = [RECEIVE_RING, TRANSMIT_RING].map(|ring| offset.checked_sub(ring));
+    let of_rings = places.into_iter().flatten();
+    of(STORED, offset).or_else(|| {
+        let mut masks = of_rings.filter_map(|place| of(STORED_OF_RING, place));
+        masks.next()
+    })
+}
 
 /// The registers that keep their values.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -186,10 +185,7 @@ impl Registers {
 
     /// Takes what the guest writes to a register, if the register keeps something.
     pub fn write(&mut self, offset: u32, value: u32) {
-        let known = STORED
-            .iter()
-            .find(|(first, last, _)| (*first..=*last).contains(&offset));
-        if let Some((_, _, mask)) = known {
+        if let Some(mask) = kept_bits(offset) {
             self.0.insert(offset, value & mask);
         }
     }

@@ -3,10 +3,9 @@
 
 use super::offload::{Checksum, Context, Wanted, finish};
 use super::registers::{
-    ALL_SENT, DESCRIPTOR_BYTES, GOOD_BYTES_SENT, GOOD_SENT, Registers, TRANSMIT_CONTROL,
-    TRANSMIT_RING, VLAN_TYPE, cause, control, sending,
+    ALL_SENT, CONTROL, DESCRIPTOR_BYTES, GOOD_BYTES_SENT, GOOD_SENT, RING_HEAD, Registers,
+    TRANSMIT_CONTROL, TRANSMIT_RING, VLAN_TYPE, cause, control, sending,
 };
-use super::registers::{CONTROL, RING_HEAD};
 use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
 use tollgate_network::Adapter;
@@ -33,12 +32,21 @@ mod context_command {
     pub const IPV4: u8 = 1 << 1;
 }
 
-/// In the last four bytes of a descriptor: it is done.
-const DONE: u32 = 1;
+/// The place of the status in a descriptor, and the bit that says that it is done.
+const STATUS_AT: usize = 12;
+const DONE: u8 = 1;
 /// The smallest frame without its check sequence.
 const MIN_FRAME: usize = 60;
 /// The largest tag of a VLAN that may come in addition.
 const TAG_BYTES: usize = 4;
+
+/// A descriptor's bytes.
+type Descriptor = [u8; DESCRIPTOR_BYTES as usize];
+
+/// The 16-bit field at this place of a descriptor.
+fn word(descriptor: &Descriptor, place: usize) -> u16 {
+    u16::from_le_bytes([descriptor[place], descriptor[place + 1]])
+}
 
 /// A frame of which not all descriptors have been seen, and what the last context said.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -73,14 +81,8 @@ impl Transmitter {
             if memory.read(address, &mut descriptor) {
                 let is_reported = self.take(descriptor, registers, memory, adapter);
                 if is_reported {
-                    let last = u32::from_le_bytes([
-                        descriptor[12],
-                        descriptor[13],
-                        descriptor[14],
-                        descriptor[15],
-                    ]);
-                    let place = PhysicalAddress(address.0.wrapping_add(12));
-                    memory.write(place, &(last | DONE).to_le_bytes());
+                    let place = PhysicalAddress(address.0.wrapping_add(STATUS_AT as u64));
+                    memory.write(place, &[descriptor[STATUS_AT] | DONE]);
                     causes |= cause::SENT;
                 }
             }
@@ -96,12 +98,11 @@ impl Transmitter {
     /// Takes one descriptor. Returns whether the driver wants to know that it is done.
     fn take(
         &mut self,
-        descriptor: [u8; DESCRIPTOR_BYTES as usize],
+        descriptor: Descriptor,
         registers: &mut Registers,
         memory: &GuestMemory,
         adapter: &Adapter,
     ) -> bool {
-        let word = |place: usize| u16::from_le_bytes([descriptor[place], descriptor[place + 1]]);
         let command = descriptor[11];
         let is_extended = command & command::EXTENDED != 0;
         let is_data = descriptor[10] >> 4 == 1;
@@ -113,8 +114,8 @@ impl Transmitter {
         let [a, b, c, d, e, f, g, h, ..] = descriptor;
         let buffer = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let length = match is_extended {
-            true => usize::from(word(8)) | usize::from(descriptor[10] & 0xf) << 16,
-            false => word(8).into(),
+            true => usize::from(word(&descriptor, 8)) | usize::from(descriptor[10] & 0xf) << 16,
+            false => word(&descriptor, 8).into(),
         };
         if self.frame.is_empty() && is_extended {
             // The options are in the first descriptor of a frame.
@@ -130,7 +131,7 @@ impl Transmitter {
             return is_reported;
         }
         if command & command::VLAN != 0 && registers.get(CONTROL) & control::VLAN != 0 {
-            self.wanted.vlan = Some(word(14));
+            self.wanted.vlan = Some(word(&descriptor, 14));
         }
         let mut frame = std::mem::take(&mut self.frame);
         let wanted = std::mem::take(&mut self.wanted);
@@ -183,12 +184,11 @@ fn send(mut frame: Vec<u8>, registers: &mut Registers, adapter: &Adapter) {
 }
 
 /// Reads a context descriptor.
-fn context(descriptor: &[u8; DESCRIPTOR_BYTES as usize]) -> Context {
-    let word = |place: usize| u16::from_le_bytes([descriptor[place], descriptor[place + 1]]);
+fn context(descriptor: &Descriptor) -> Context {
     let checksum = |place: usize| Checksum {
         start: descriptor[place],
         field: descriptor[place + 1],
-        end: word(place + 2),
+        end: word(descriptor, place + 2),
     };
     Context {
         network: checksum(0),
@@ -196,6 +196,6 @@ fn context(descriptor: &[u8; DESCRIPTOR_BYTES as usize]) -> Context {
         is_tcp: descriptor[11] & context_command::TCP != 0,
         is_ipv4: descriptor[11] & context_command::IPV4 != 0,
         header_bytes: descriptor[13],
-        segment_bytes: word(14),
+        segment_bytes: word(descriptor, 14),
     }
 }
